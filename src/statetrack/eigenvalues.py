@@ -1,0 +1,82 @@
+"""The eigenvalue range of a layer, and the maps from unit gates to eigenvalues.
+
+This is the only file that knows about ranges. A layer makes a number s in [0, 1] (a sigmoid, an
+exponential) and asks its range for the eigenvalue; the ops take any eigenvalue and never ask.
+
+    diagonal families            a = low + (1 - low)·s          in [low, 1]
+    generalized Householder      β = (1 - low)·s,  1 - β        in [low, 1]
+
+`low = 0` is the usual range [0, 1]. `low = -1` reaches reflections: with it a linear RNN can
+compute the parity of a bit string, with `low = 0` it cannot.
+"""
+
+from dataclasses import dataclass
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from statetrack._typing import Float
+
+__all__ = ["EigenRange"]
+
+
+@dataclass(frozen=True)
+class EigenRange:
+    """The closed interval [low, 1] that a layer's eigenvalues may reach, with -1 <= low < 1.
+
+    >>> EigenRange.of((-1.0, 1.0)).decay(torch.tensor([0.0, 0.5, 1.0]))
+    tensor([-1.,  0.,  1.])
+    """
+
+    low: float = -1.0
+
+    def __post_init__(self) -> None:
+        if not -1.0 <= self.low < 1.0:
+            raise ValueError(
+                f"eigen_range starts at {self.low}: the lower end must be at least -1 and below 1"
+            )
+
+    @classmethod
+    def of(cls, eigen_range: tuple[float, float]) -> "EigenRange":
+        """The range written as a pair `(low, 1.0)`, checked."""
+        ends = tuple(eigen_range) if isinstance(eigen_range, tuple | list) else ()
+        if len(ends) != 2 or not all(isinstance(end, Real) for end in ends):
+            raise ValueError(
+                f"eigen_range={eigen_range!r} is not a pair of numbers; write for example "
+                "(-1.0, 1.0) or (0.0, 1.0)"
+            )
+        low, high = float(ends[0]), float(ends[1])
+        if not -1.0 <= low < high <= 1.0:
+            raise ValueError(
+                f"eigen_range={eigen_range!r} must satisfy -1 <= low < high <= 1: "
+                "write for example (-1.0, 1.0) or (0.0, 1.0)"
+            )
+        if high != 1.0:
+            raise ValueError(
+                f"eigen_range={eigen_range!r} must end at 1.0: an eigenvalue of 1 is how a layer "
+                f"keeps what it stored; write ({low}, 1.0)"
+            )
+        return cls(low)
+
+    @property
+    def width(self) -> float:
+        """1 - low: 1 for the usual range, 2 for the extended one."""
+        return 1.0 - self.low
+
+    @property
+    def pair(self) -> tuple[float, float]:
+        """The range as layers and configs write it."""
+        return (self.low, 1.0)
+
+    def decay(self, unit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """a = low + (1 - low)·s, the eigenvalues of a diagonal transition."""
+        return self.low + self.width * unit
+
+    def beta(self, unit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """β = (1 - low)·s, so that I - β k kᵀ with ‖k‖ = 1 has the eigenvalue 1 - β in [low, 1]."""
+        return self.width * unit
+
+    def squash(self, z: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """A smooth map from any number onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""
+        return self.decay(torch.sigmoid(self.width * z))

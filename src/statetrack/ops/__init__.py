@@ -1,0 +1,18 @@
+"""The recurrences H_t = A(x_t) H_{t-1} + B(x_t), as functions on tensors.
+
+No modules, no configs, any eigenvalue. Shapes are [batch, time, heads, dim]; every op takes and
+returns its state, so that a sequence cut in two gives the same answer as one run whole, and a
+sequence of length one is a decoding step.
+"""
+
+from statetrack.ops._checks import check_values as check_values
+from statetrack.ops._dispatch import Backend as Backend
+from statetrack.ops._dispatch import BackendChoice as BackendChoice
+from statetrack.ops._dispatch import explain_backend as explain_backend
+from statetrack.ops.delta import delta_product as delta_product
+from statetrack.ops.delta import delta_rule as delta_rule
+from statetrack.ops.dense import matrix_scan as matrix_scan
+from statetrack.ops.diagonal import diagonal_scan as diagonal_scan
+from statetrack.ops.diagonal import selective_scan as selective_scan
+from statetrack.ops.linear_attention import linear_attention as linear_attention
+from statetrack.ops.slstm import slstm_scan as slstm_scan

@@ -1,0 +1,102 @@
+"""Which code runs an op, and why.
+
+An explicitly requested backend never falls back to another: it runs or it says what is missing.
+`"auto"` picks by device and by what is installed; `explain_backend` tells what it would pick.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+__all__ = ["Backend", "BackendChoice", "explain_backend", "implementation"]
+
+Backend = Literal["auto", "reference", "torch", "numba", "triton"]
+
+# op -> backend -> module below statetrack.ops that holds a function of the op's name
+_MODULES: dict[str, dict[str, str]] = {
+    "diagonal_scan": {"reference": "_reference", "torch": "_torch.diagonal"},
+    "selective_scan": {"reference": "_reference", "torch": "_torch.selective"},
+    "linear_attention": {"reference": "_reference", "torch": "_torch.linear_attention"},
+    "delta_product": {"reference": "_reference", "torch": "_torch.delta"},
+    "matrix_scan": {"reference": "_reference", "torch": "_torch.dense"},
+    "slstm_scan": {"reference": "_reference", "torch": "_torch.slstm"},
+}
+# delta_rule is delta_product with one micro-step: one implementation serves both
+_ALIASES = {"delta_rule": "delta_product"}
+_INSTALL = {"numba": "pip install 'statetrack[cpu]'", "triton": "pip install 'statetrack[gpu]'"}
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """The backend an op runs on, and the reason in one sentence."""
+
+    backend: str
+    reason: str
+
+
+def explain_backend(
+    op: str, *, device: torch.device | str = "cpu", backend: Backend = "auto"
+) -> BackendChoice:
+    """The backend that `op` would use for tensors on `device`, with the reason.
+
+    >>> explain_backend("delta_rule", backend="reference").reason
+    'asked for'
+    """
+    op = _ALIASES.get(op, op)
+    if op not in _MODULES:
+        names = sorted([*_MODULES, *_ALIASES])
+        raise ValueError(f"op={op!r} is not one of {', '.join(names)}")
+    device = torch.device(device)
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend={backend!r} is not one of {', '.join(get_args(Backend))}")
+    if backend != "auto":
+        problem = _problem(op, backend, device)
+        if problem:
+            raise ValueError(f"backend={backend!r} cannot run {op} here: {problem}")
+        return BackendChoice(backend, "asked for")
+    fast = "numba" if device.type == "cpu" else "triton"
+    problem = _problem(op, fast, device)
+    if not problem:
+        return BackendChoice(fast, f"the compiled kernels for {device.type} tensors")
+    return BackendChoice("torch", f"plain tensor code, because for {fast}: {problem}")
+
+
+def implementation(op: str, backend: Backend, device: torch.device) -> Callable[..., Any]:
+    """The function that runs `op` on `device`; its module is imported now, not before."""
+    choice = explain_backend(op, device=device, backend=backend)
+    return _load(_ALIASES.get(op, op), choice.backend)
+
+
+def _problem(op: str, backend: str, device: torch.device) -> str | None:
+    """Why `backend` cannot run `op` on `device`; None if it can."""
+    if backend not in _MODULES[op]:
+        others = ", ".join(repr(name) for name in _MODULES[op])
+        return f"there is no {backend} version of this op; take one of 'auto', {others}"
+    if backend == "triton" and device.type != "cuda":
+        return f"it needs a GPU and the tensors are on {device.type}; take 'auto' or 'torch'"
+    if backend == "numba" and device.type != "cpu":
+        return f"it needs the CPU and the tensors are on {device.type}; take 'auto' or 'torch'"
+    if backend in _INSTALL and importlib.util.find_spec(backend) is None:
+        return f"{backend} is not installed; {_INSTALL[backend]}, or take 'auto' or 'torch'"
+    return None
+
+
+def _load(op: str, backend: str) -> Callable[..., Any]:
+    module = importlib.import_module(f"statetrack.ops.{_MODULES[op][backend]}")
+    function: Callable[..., Any] = getattr(module, op)
+    return _without_autocast(function) if backend == "reference" else function
+
+
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference keeps its precision inside an autocast region, as the custom ops do."""
+
+    def exact(first: Tensor, *args: Any) -> Any:
+        with torch.autocast(first.device.type, enabled=False):
+            return function(first, *args)
+
+    return exact

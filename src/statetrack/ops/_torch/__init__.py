@@ -1,0 +1,1 @@
+"""The recurrences in plain tensor code: chunked or scanned, on any device."""

@@ -1,0 +1,94 @@
+"""`delta_rule` and `delta_product`: transitions that are generalized Householder matrices."""
+
+from torch import Tensor
+
+from statetrack._typing import Float
+from statetrack.ops._checks import check_devices, check_range, check_shape
+from statetrack.ops._dispatch import Backend, implementation
+
+__all__ = ["delta_product", "delta_rule"]
+
+
+def delta_rule(
+    q: Float[Tensor, "batch time heads key"],
+    k: Float[Tensor, "batch time heads key"],
+    v: Float[Tensor, "batch time heads value"],
+    beta: Float[Tensor, "batch time heads"],
+    decay: Float[Tensor, "batch time heads"] | None = None,
+    *,
+    normalize: bool = True,
+    scale: float = 1.0,
+    initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[
+    Float[Tensor, "batch time heads value"],
+    Float[Tensor, "batch heads key value"],
+]:
+    """H_t = a_t (I - β_t k_t k_tᵀ) H_{t-1} + β_t k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
+
+    β in [0, 2] puts the eigenvalue 1 - β in [-1, 1]: β = 2 is a reflection, β = 1 forgets what was
+    stored under k, β = 0 changes nothing. The gate a (`decay`) is in [-1, 1], and 1 if left out.
+    With `normalize`, q and k are divided by their norms inside and the transition is
+    I - β k kᵀ/‖k‖² whatever the dtype; without it, k is used as it is.
+    The state is float32, or float64 if any input is; y has the dtype of v.
+
+    >>> import torch
+    >>> k = torch.tensor([1.0, 0.0]).expand(1, 3, 1, 2)
+    >>> v, beta = torch.zeros(1, 3, 1, 1), torch.full((1, 3, 1), 2.0)
+    >>> y, _ = delta_rule(k, k, v, beta, initial_state=torch.ones(1, 1, 2, 1))
+    >>> y.flatten()
+    tensor([-1.,  1., -1.])
+    """
+    sizes: dict[str, int] = {}
+    check_shape("k", k, "batch time heads key", sizes)
+    check_shape("v", v, "batch time heads value", sizes)
+    check_shape("beta", beta, "batch time heads", sizes)
+    return delta_product(
+        q,
+        k.unsqueeze(2),
+        v.unsqueeze(2),
+        beta.unsqueeze(2),
+        decay,
+        normalize=normalize,
+        scale=scale,
+        initial_state=initial_state,
+        backend=backend,
+    )
+
+
+def delta_product(
+    q: Float[Tensor, "batch time heads key"],
+    k: Float[Tensor, "batch time micro heads key"],
+    v: Float[Tensor, "batch time micro heads value"],
+    beta: Float[Tensor, "batch time micro heads"],
+    decay: Float[Tensor, "batch time heads"] | None = None,
+    *,
+    normalize: bool = True,
+    scale: float = 1.0,
+    initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[
+    Float[Tensor, "batch time heads value"],
+    Float[Tensor, "batch heads key value"],
+]:
+    """The delta rule with n micro-steps per token: A(x) is a product of n Householder matrices.
+
+    Per token: H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n in this order,
+    then y = scale · Hᵀ q. n = 1 is `delta_rule`, which also explains the other arguments. Products
+    of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
+    """
+    sizes: dict[str, int] = {}
+    check_shape("q", q, "batch time heads key", sizes)
+    check_shape("k", k, "batch time micro heads key", sizes)
+    check_shape("v", v, "batch time micro heads value", sizes)
+    check_shape("beta", beta, "batch time micro heads", sizes)
+    if decay is not None:
+        check_shape("decay", decay, "batch time heads", sizes)
+    if initial_state is not None:
+        check_shape("initial_state", initial_state, "batch heads key value", sizes)
+    check_devices(q=q, k=k, v=v, beta=beta, decay=decay, initial_state=initial_state)
+    check_range("beta", beta, 0.0, 2.0)
+    check_range("decay", decay, -1.0, 1.0)
+    run = implementation("delta_product", backend, q.device)
+    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
+    return y, final_state

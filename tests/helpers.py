@@ -1,0 +1,24 @@
+"""What several test files share."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def unhooked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as users call it, without the test run's shape hook in front."""
+    return inspect.unwrap(function)
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """‖got - expected‖ / ‖expected‖ in float64 (absolute where nothing is expected)."""
+    got, expected = (
+        x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
+        for x in (got, expected)
+    )
+    size = expected.norm().item()
+    error = (got - expected).norm().item()
+    return error / size if size > 0 else error

@@ -1,0 +1,171 @@
+"""One table of inputs for every op, used by every test of every backend.
+
+Inputs are float64 and hit the values the library exists for: eigenvalues -1, 0 and 1, β 0, 1 and 2.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack import ops
+
+BATCH, HEADS, KEY, VALUE = 2, 2, 5, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with named tensor arguments; `seq` names those with a time axis at position 1."""
+
+    op: str
+    make: Callable[[int, torch.Generator], dict[str, Tensor]]
+    seq: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.label}" if self.label else self.op
+
+    def inputs(self, time: int, *, state: bool = True, seed: int = 0) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        made = self.make(time, generator)
+        if not state and self.op != "matrix_scan":
+            made.pop("initial_state", None)
+        return made
+
+    def run(self, inputs: dict[str, Tensor], backend: str) -> tuple[Tensor, Tensor]:
+        return getattr(ops, self.op)(**inputs, **self.options, backend=backend)
+
+
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def special(generator: torch.Generator, values: list[float], *shape: int) -> Tensor:
+    """Half of the entries are drawn from `values`, half uniformly from between their extremes."""
+    low, high = min(values), max(values)
+    between = low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
+    which = torch.randint(len(values), shape, generator=generator)
+    exact = torch.tensor(values, dtype=torch.float64)[which]
+    return torch.where(torch.rand(*shape, generator=generator) < 0.5, exact, between)
+
+
+def diagonal(time: int, g: torch.Generator) -> dict[str, Tensor]:
+    return {
+        "decay": special(g, [-1.0, 0.0, 1.0], BATCH, time, KEY),
+        "inputs": normal(g, BATCH, time, KEY),
+        "initial_state": normal(g, BATCH, KEY),
+    }
+
+
+def diagonal_complex(time: int, g: torch.Generator) -> dict[str, Tensor]:
+    size = special(g, [0.0, 1.0], BATCH, time, KEY)
+    return {
+        "decay": torch.polar(size, 7 * normal(g, BATCH, time, KEY)),
+        "inputs": torch.complex(normal(g, BATCH, time, KEY), normal(g, BATCH, time, KEY)),
+        "initial_state": torch.complex(normal(g, BATCH, KEY), normal(g, BATCH, KEY)),
+    }
+
+
+def selective(time: int, g: torch.Generator) -> dict[str, Tensor]:
+    channels, state = 4, 3
+    return {
+        "u": normal(g, BATCH, time, channels),
+        "delta": special(g, [0.0, 1.0, 50.0], BATCH, time, channels),
+        "A": -normal(g, channels, state).exp(),
+        "B": normal(g, BATCH, time, state),
+        "C": normal(g, BATCH, time, state),
+        "D": normal(g, channels),
+        "initial_state": normal(g, BATCH, channels, state),
+    }
+
+
+def attention(gate: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
+        return {
+            "q": normal(g, BATCH, time, HEADS, KEY),
+            "k": normal(g, BATCH, time, HEADS, KEY),
+            "v": normal(g, BATCH, time, HEADS, VALUE),
+            "decay": special(g, [-1.0, 0.0, 1.0], BATCH, time, HEADS, gate),
+            "initial_state": normal(g, BATCH, HEADS, KEY, VALUE),
+        }
+
+    return make
+
+
+def attention_no_resets(gate: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    """Gates of size near one, so that every token still matters far away."""
+
+    def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
+        made = attention(gate)(time, g)
+        sign = special(g, [-1.0, 1.0], *made["decay"].shape).sign()
+        made["decay"] = sign * (1 - 0.1 * torch.rand(*sign.shape, generator=g, dtype=sign.dtype))
+        return made
+
+    return make
+
+
+def delta(micro: int | None, gated: bool) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
+        lead = (BATCH, time) if micro is None else (BATCH, time, micro)
+        made = {
+            "q": normal(g, BATCH, time, HEADS, KEY),
+            "k": normal(g, *lead, HEADS, KEY),
+            "v": normal(g, *lead, HEADS, VALUE),
+            "beta": special(g, [0.0, 1.0, 2.0], *lead, HEADS),
+            "initial_state": normal(g, BATCH, HEADS, KEY, VALUE),
+        }
+        if gated:
+            made["decay"] = special(g, [-1.0, 0.0, 1.0], BATCH, time, HEADS)
+        return made
+
+    return make
+
+
+def dense(with_inputs: bool) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
+        orthogonal = torch.linalg.qr(normal(g, BATCH, time, KEY, KEY)).Q
+        made = {
+            "A": special(g, [0.0, 1.0], BATCH, time, 1, 1) * orthogonal,
+            "initial_state": normal(g, BATCH, KEY, VALUE),
+        }
+        if with_inputs:
+            made["inputs"] = normal(g, BATCH, time, KEY, VALUE)
+        return made
+
+    return make
+
+
+def slstm(time: int, g: torch.Generator) -> dict[str, Tensor]:
+    state = normal(g, BATCH, 4, HEADS, KEY)
+    state[:, 1] = state[:, 1].abs() + 0.5  # the normaliser n is positive
+    return {
+        "gates": 3 * normal(g, BATCH, time, 4, HEADS, KEY),
+        "R": 0.4 * normal(g, 4, HEADS, KEY, KEY),
+        "initial_state": state,
+    }
+
+
+_ATTENTION = ("q", "k", "v", "decay")
+_DELTA = ("q", "k", "v", "beta")
+
+CASES = [
+    Case("diagonal_scan", diagonal, ("decay", "inputs")),
+    Case("diagonal_scan", diagonal_complex, ("decay", "inputs"), label="complex"),
+    Case("selective_scan", selective, ("u", "delta", "B", "C"), {"low": -1.0}),
+    Case("selective_scan", selective, ("u", "delta", "B", "C"), {"low": 0.0}, "unsigned"),
+    Case("selective_scan", selective, ("u", "delta", "B", "C"), {"low": -0.3}, "between"),
+    Case("linear_attention", attention(KEY), _ATTENTION, {"scale": 0.7}, "vector"),
+    Case("linear_attention", attention(1), _ATTENTION, label="scalar"),
+    Case("linear_attention", attention_no_resets(KEY), _ATTENTION, label="vector-long"),
+    Case("linear_attention", attention_no_resets(1), _ATTENTION, label="scalar-long"),
+    Case("delta_rule", delta(None, False), _DELTA, {"scale": 0.7}),
+    Case("delta_rule", delta(None, True), (*_DELTA, "decay"), label="gated"),
+    Case("delta_product", delta(2, False), _DELTA, label="two"),
+    Case("delta_product", delta(3, True), (*_DELTA, "decay"), {"scale": 2.0}, "three-gated"),
+    Case("matrix_scan", dense(False), ("A",)),
+    Case("matrix_scan", dense(True), ("A", "inputs"), label="inputs"),
+    Case("slstm_scan", slstm, ("gates",)),
+]
