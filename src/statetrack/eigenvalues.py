@@ -12,6 +12,7 @@ compute the parity of a bit string, with `low = 0` it cannot.
 
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,8 +39,8 @@ class EigenRange:
             )
 
     @classmethod
-    def of(cls, eigen_range: tuple[float, float]) -> "EigenRange":
-        """The range written as a pair `(low, 1.0)`, checked."""
+    def of(cls, eigen_range: Any) -> "EigenRange":
+        """The range written as a pair `(low, 1.0)`; anything else is refused."""
         ends = tuple(eigen_range) if isinstance(eigen_range, tuple | list) else ()
         if len(ends) != 2 or not all(isinstance(end, Real) for end in ends):
             raise ValueError(
@@ -80,3 +81,9 @@ class EigenRange:
     def squash(self, z: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """A smooth map from any number onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""
         return self.decay(torch.sigmoid(self.width * z))
+
+    def removal(
+        self, decay: Float[Tensor, "*shape"], unit: Float[Tensor, "*shape"]
+    ) -> Float[Tensor, "*shape"]:
+        """a = (w - low)·s, which keeps the spectrum of Diag(w) - κ (a∘κ)ᵀ, ‖κ‖ = 1, in [low, 1]."""
+        return (decay - self.low) * unit

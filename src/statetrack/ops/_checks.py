@@ -9,6 +9,7 @@ Looking at values makes a GPU wait, so it is off unless asked for:
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def check_values() -> Iterator[None]:
 
 
 def check_shape(
-    name: str, tensor: Tensor, axes: str, sizes: dict[str, int], *, complex_ok: bool = False
+    name: str, tensor: Any, axes: str, sizes: dict[str, int], *, complex_ok: bool = False
 ) -> None:
     """Checks `tensor` against named axes such as "batch time heads key".
 
@@ -68,8 +69,11 @@ def check_devices(**tensors: Tensor | None) -> None:
 
 
 def check_range(name: str, tensor: Tensor | None, low: float, high: float) -> None:
-    """Values within [low, high]; NaN passes (NaN in, NaN out). Only inside `check_values()`."""
-    if not _checking.get() or tensor is None or tensor.numel() == 0:
+    """Values within [low, high]; NaN passes (NaN in, NaN out). Only inside `check_values()`,
+    and not in compiled code, which never looks at values."""
+    if torch.compiler.is_compiling() or not _checking.get():
+        return
+    if tensor is None or tensor.numel() == 0:
         return
     size = tensor.detach().abs() if tensor.is_complex() else tensor.detach()
     smallest, largest = torch.aminmax(size)

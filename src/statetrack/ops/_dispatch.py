@@ -6,12 +6,15 @@ An explicitly requested backend never falls back to another: it runs or it says 
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+
+import statetrack.ops
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "implementation"]
 
@@ -20,9 +23,17 @@ Backend = Literal["auto", "reference", "torch", "numba", "triton"]
 # op -> backend -> module below statetrack.ops that holds a function of the op's name
 _MODULES: dict[str, dict[str, str]] = {
     "diagonal_scan": {"reference": "_reference", "torch": "_torch.diagonal"},
-    "selective_scan": {"reference": "_reference", "torch": "_torch.selective"},
+    "selective_scan": {
+        "reference": "_reference",
+        "torch": "_torch.selective",
+        "numba": "_numba.selective",
+    },
     "linear_attention": {"reference": "_reference", "torch": "_torch.linear_attention"},
-    "delta_product": {"reference": "_reference", "torch": "_torch.delta"},
+    "delta_product": {
+        "reference": "_reference",
+        "torch": "_torch.delta",
+        "triton": "_triton.delta",
+    },
     "matrix_scan": {"reference": "_reference", "torch": "_torch.dense"},
     "slstm_scan": {"reference": "_reference", "torch": "_torch.slstm"},
 }
@@ -40,7 +51,7 @@ class BackendChoice:
 
 
 def explain_backend(
-    op: str, *, device: torch.device | str = "cpu", backend: Backend = "auto"
+    op: str, *, device: torch.device | str = "cpu", backend: str = "auto"
 ) -> BackendChoice:
     """The backend that `op` would use for tensors on `device`, with the reason.
 
@@ -66,10 +77,23 @@ def explain_backend(
     return BackendChoice("torch", f"plain tensor code, because for {fast}: {problem}")
 
 
-def implementation(op: str, backend: Backend, device: torch.device) -> Callable[..., Any]:
+def implementation(op: str, backend: str, device: torch.device) -> Callable[..., Any]:
     """The function that runs `op` on `device`; its module is imported now, not before."""
-    choice = explain_backend(op, device=device, backend=backend)
-    return _load(_ALIASES.get(op, op), choice.backend)
+    op = _ALIASES.get(op, op)
+    backend = _load(op, backend, device.type)
+    module: Any = statetrack.ops
+    for part in _MODULES[op][backend].split("."):  # attributes, which a compiler can trace
+        module = getattr(module, part)
+    function: Callable[..., Any] = getattr(module, op)
+    return _without_autocast(function) if backend == "reference" else function
+
+
+@torch.compiler.assume_constant_result
+def _load(op: str, backend: str, device: str) -> str:
+    """Imports the code of the chosen backend and returns its name, a constant to a compiler."""
+    chosen = explain_backend(op, device=device, backend=backend).backend
+    importlib.import_module(f"statetrack.ops.{_MODULES[op][chosen]}")
+    return chosen
 
 
 def _problem(op: str, backend: str, device: torch.device) -> str | None:
@@ -77,19 +101,14 @@ def _problem(op: str, backend: str, device: torch.device) -> str | None:
     if backend not in _MODULES[op]:
         others = ", ".join(repr(name) for name in _MODULES[op])
         return f"there is no {backend} version of this op; take one of 'auto', {others}"
-    if backend == "triton" and device.type != "cuda":
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own: kernels on the CPU
+    if backend == "triton" and device.type != "cuda" and not interpreted:
         return f"it needs a GPU and the tensors are on {device.type}; take 'auto' or 'torch'"
     if backend == "numba" and device.type != "cpu":
         return f"it needs the CPU and the tensors are on {device.type}; take 'auto' or 'torch'"
     if backend in _INSTALL and importlib.util.find_spec(backend) is None:
         return f"{backend} is not installed; {_INSTALL[backend]}, or take 'auto' or 'torch'"
     return None
-
-
-def _load(op: str, backend: str) -> Callable[..., Any]:
-    module = importlib.import_module(f"statetrack.ops.{_MODULES[op][backend]}")
-    function: Callable[..., Any] = getattr(module, op)
-    return _without_autocast(function) if backend == "reference" else function
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,7 +46,8 @@ def differentiable_op(
     backward(*inputs, *outputs, *saved, *output_grads) -> one gradient per tensor in `inputs`, in
         order. For an optional input that is None it returns an empty tensor, which is dropped.
     The two `schema` strings are those of `torch.library`; the `_fake` functions return empty
-    tensors of the right shape, dtype and device. No result may share memory with an argument.
+    tensors of the right shape, dtype and device. Results are made contiguous; none may share memory
+    with an argument.
     """
     forward_op = _custom_op(name, schema, forward, forward_fake)
     backward_op = _custom_op(f"{name}_backward", backward_schema, backward, backward_fake)
@@ -81,10 +82,13 @@ def _custom_op(name: str, schema: str, function: Forward, fake: Forward) -> Any:
     def exact(*args: Any) -> tuple[Tensor, ...]:
         device = next(value.device.type for value in args if isinstance(value, Tensor))
         with torch.autocast(device, enabled=False):
-            return function(*args)
+            return tuple(result.contiguous() for result in function(*args))
+
+    def exact_fake(*args: Any) -> tuple[Tensor, ...]:
+        return tuple(result.new_empty(result.shape) for result in fake(*args))
 
     op = torch.library.custom_op(f"statetrack::{name}", exact, mutates_args=(), schema=schema)
-    op.register_fake(fake)
+    op.register_fake(exact_fake)
 
     def fold(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         runs = info.batch_size

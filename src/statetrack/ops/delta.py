@@ -1,5 +1,7 @@
 """`delta_rule` and `delta_product`: transitions that are generalized Householder matrices."""
 
+from typing import Any
+
 from torch import Tensor
 
 from statetrack._typing import Float
@@ -39,21 +41,11 @@ def delta_rule(
     >>> y.flatten()
     tensor([-1.,  1., -1.])
     """
-    sizes: dict[str, int] = {}
-    check_shape("k", k, "batch time heads key", sizes)
-    check_shape("v", v, "batch time heads value", sizes)
-    check_shape("beta", beta, "batch time heads", sizes)
-    return delta_product(
-        q,
-        k.unsqueeze(2),
-        v.unsqueeze(2),
-        beta.unsqueeze(2),
-        decay,
-        normalize=normalize,
-        scale=scale,
-        initial_state=initial_state,
-        backend=backend,
-    )
+    _check("batch time heads", q, k, v, beta, decay, initial_state)
+    run = implementation("delta_rule", backend, q.device)
+    k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
+    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
+    return y, final_state
 
 
 def delta_product(
@@ -77,11 +69,19 @@ def delta_product(
     then y = scale · Hᵀ q. n = 1 is `delta_rule`, which also explains the other arguments. Products
     of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
     """
+    _check("batch time micro heads", q, k, v, beta, decay, initial_state)
+    run = implementation("delta_product", backend, q.device)
+    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
+    return y, final_state
+
+
+def _check(steps: str, q: Any, k: Any, v: Any, beta: Any, decay: Any, initial_state: Any) -> None:
+    """`steps` names the axes that k, v and beta share."""
     sizes: dict[str, int] = {}
     check_shape("q", q, "batch time heads key", sizes)
-    check_shape("k", k, "batch time micro heads key", sizes)
-    check_shape("v", v, "batch time micro heads value", sizes)
-    check_shape("beta", beta, "batch time micro heads", sizes)
+    check_shape("k", k, f"{steps} key", sizes)
+    check_shape("v", v, f"{steps} value", sizes)
+    check_shape("beta", beta, steps, sizes)
     if decay is not None:
         check_shape("decay", decay, "batch time heads", sizes)
     if initial_state is not None:
@@ -89,6 +89,3 @@ def delta_product(
     check_devices(q=q, k=k, v=v, beta=beta, decay=decay, initial_state=initial_state)
     check_range("beta", beta, 0.0, 2.0)
     check_range("decay", decay, -1.0, 1.0)
-    run = implementation("delta_product", backend, q.device)
-    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
-    return y, final_state

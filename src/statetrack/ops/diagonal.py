@@ -28,7 +28,8 @@ def diagonal_scan(
     tensor([[-1., -1.,  1., -1.]])
     """
     sizes: dict[str, int] = {}
-    axes = ["batch", "time", *(f"dim{i}" for i in range(max(decay.dim() - 2, 0)))]
+    rank = decay.dim() if isinstance(decay, Tensor) else 2
+    axes = ["batch", "time", *(f"dim{i}" for i in range(rank - 2))]
     check_shape("decay", decay, " ".join(axes), sizes, complex_ok=True)
     check_shape("inputs", inputs, " ".join(axes), sizes, complex_ok=True)
     if initial_state is not None:

@@ -1,0 +1,194 @@
+"""What every layer is, and the few parts that several layers share."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+
+from statetrack._typing import Float
+from statetrack.layers.transitions import Transitions
+from statetrack.ops._checks import check_shape
+
+__all__ = [
+    "HeadNorm",
+    "Layer",
+    "LayerState",
+    "RMSNorm",
+    "ShortConvolution",
+    "heads_dividing",
+    "linear",
+    "merge_heads",
+    "refuse_eigen_range",
+    "reset_linear",
+    "split_heads",
+]
+
+LayerState = dict[str, Tensor]
+
+
+class Layer(nn.Module, ABC):
+    """A sequence mixer: x [batch, time, d_model] in, y of the same shape and a state out.
+
+    The state is a dict of tensors with a leading batch axis; `None` is the empty state. A sequence
+    cut in two, with the state handed over, gives the same answer as one run whole. Layers change
+    none of their tensors and never branch on data.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        if d_model < 1:
+            raise ValueError(f"d_model={d_model} must be at least 1")
+        self.d_model = d_model
+
+    def forward(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        """Mixes a whole sequence."""
+        check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
+        return self._mix(x, state)
+
+    @abstractmethod
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        """`forward` on checked input."""
+
+    @abstractmethod
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        """A(x_t) and B(x_t) of the recurrence H_t = A(x_t) H_{t-1} + B(x_t) for every token.
+
+        H is `state["recurrent"]`, as [batch, heads, key, value].
+        """
+
+    @property
+    @abstractmethod
+    def state_size(self) -> int:
+        """How many numbers the state holds for one sequence."""
+
+    @abstractmethod
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the initial weights."""
+
+    def step(
+        self, x_t: Float[Tensor, "batch d_model"], state: LayerState | None = None
+    ) -> tuple[Float[Tensor, "batch d_model"], LayerState]:
+        """One token of decoding: the same function as `forward` on a sequence of length one."""
+        y, state = self(x_t.unsqueeze(1), state)
+        return y.squeeze(1), state
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + eps) · weight over the last axis, in float32 whatever comes in."""
+
+    def __init__(self, dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.ones_(self.weight)
+
+    def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * scale * self.weight).to(x.dtype)
+
+
+class HeadNorm(nn.Module):
+    """Each head to mean 0 and variance 1, then one weight per channel (a group norm over heads)."""
+
+    def __init__(self, num_heads: int, head_dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_heads, head_dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.ones_(self.weight)
+
+    def forward(
+        self, x: Float[Tensor, "batch time heads dim"]
+    ) -> Float[Tensor, "batch time heads dim"]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        centred = wide - wide.mean(-1, keepdim=True)
+        scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
+        return (centred * scale * self.weight).to(x.dtype)
+
+
+class ShortConvolution(nn.Module):
+    """A causal depthwise convolution over the last `width` tokens, with its history as state."""
+
+    def __init__(self, dim: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        if width < 1:
+            raise ValueError(f"conv_size={width} must be at least 1 here; 0 turns it off")
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(dim, width))
+        self.bias = nn.Parameter(torch.empty(dim)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        bound = self.width**-0.5
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound, generator=generator)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch time dim"],
+        history: Float[Tensor, "batch past dim"] | None,
+    ) -> tuple[Float[Tensor, "batch time dim"], Float[Tensor, "batch past dim"]]:
+        """The convolution, and the last width - 1 inputs for the next call."""
+        if history is None:
+            history = x.new_zeros(x.shape[0], self.width - 1, x.shape[2])
+        padded = torch.cat([history.to(x.dtype), x], dim=1)
+        time = x.shape[1]
+        weight = self.weight.to(x.dtype)
+        y = padded[:, :time] * weight[:, 0]
+        for j in range(1, self.width):
+            y = y + padded[:, j : j + time] * weight[:, j]
+        if self.bias is not None:
+            y = y + self.bias.to(x.dtype)
+        return y, padded[:, time:]
+
+
+def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
+    """A projection whose weights its owner draws in `reset_parameters`."""
+    device = torch.get_default_device()
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device)
+
+
+def reset_linear(module: nn.Linear, generator: torch.Generator | None) -> None:
+    """PyTorch's own draw for a linear layer: uniform within 1/sqrt(in_features)."""
+    bound = module.in_features**-0.5
+    for parameter in module.parameters():
+        init.uniform_(parameter, -bound, bound, generator=generator)
+
+
+def split_heads(
+    x: Float[Tensor, "batch time features"], num_heads: int
+) -> Float[Tensor, "batch time heads dim"]:
+    return x.unflatten(-1, (num_heads, x.shape[-1] // num_heads))
+
+
+def merge_heads(
+    x: Float[Tensor, "batch time heads dim"],
+) -> Float[Tensor, "batch time features"]:
+    return x.flatten(-2)
+
+
+def heads_dividing(d_model: int, num_heads: int) -> int:
+    """The head size when `num_heads` equal heads share `d_model`."""
+    if num_heads < 1 or d_model % num_heads:
+        raise ValueError(f"num_heads={num_heads} must divide d_model={d_model}")
+    return d_model // num_heads
+
+
+def refuse_eigen_range(name: str, eigen_range: object) -> None:
+    """For layers that have no state-transition matrix to speak of."""
+    if eigen_range is not None:
+        raise ValueError(
+            f"{name} takes no eigen_range (got {eigen_range!r}): it is not linear in its state, so "
+            "it has no transition matrix whose eigenvalues could be set; leave the argument out"
+        )

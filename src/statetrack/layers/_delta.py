@@ -1,0 +1,170 @@
+"""The common body of DeltaNet, GatedDeltaNet and DeltaProduct; each of them only chooses."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+from torch.nn.functional import silu, softplus
+
+from statetrack import ops
+from statetrack._typing import Float
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers._base import (
+    Layer,
+    LayerState,
+    RMSNorm,
+    ShortConvolution,
+    heads_dividing,
+    linear,
+    merge_heads,
+    split_heads,
+)
+from statetrack.layers._gates import reset_step_size
+from statetrack.layers.transitions import HouseholderTransitions, Transitions
+from statetrack.ops._reference import unit_vector
+
+__all__ = ["DeltaFamily"]
+
+XAVIER_GAIN = 2**-2.5
+
+
+class _Inputs(NamedTuple):
+    """What the op takes; the convolution's new history comes along."""
+
+    q: Float[Tensor, "batch time heads key"]
+    k: Float[Tensor, "batch time micro heads key"]
+    v: Float[Tensor, "batch time micro heads value"]
+    beta: Float[Tensor, "batch time micro heads"]
+    decay: Float[Tensor, "batch time heads"] | None
+    history: Float[Tensor, "batch past channels"] | None
+
+
+class DeltaFamily(Layer):
+    """H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n; y = Hᵀ q / √dim.
+
+    Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        eigen_range: Any,
+        head_dim: int | None,
+        num_householders: int,
+        forget_gate: bool,
+        output_gate: bool,
+        conv_size: int,
+        qk_silu: bool,
+        norm_eps: float,
+        backend: ops.Backend,
+    ) -> None:
+        super().__init__(d_model)
+        if num_householders < 1:
+            raise ValueError(f"num_householders={num_householders} must be at least 1")
+        self.eigen_range = EigenRange.of(eigen_range)
+        self.num_heads = num_heads
+        self.head_dim = head_dim or heads_dividing(d_model, num_heads)
+        self.num_householders = num_householders
+        self.qk_silu = qk_silu
+        self.backend: ops.Backend = backend
+        inner = num_heads * self.head_dim
+        # channels: q, then k_1..k_n, then v_1..v_n
+        channels = inner * (1 + 2 * num_householders)
+        self.qkv_proj = linear(d_model, channels)
+        self.beta_proj = linear(d_model, num_householders * num_heads)
+        self.conv = ShortConvolution(channels, conv_size, bias=False) if conv_size else None
+        self.decay_proj = linear(d_model, num_heads) if forget_gate else None
+        self.A_log = nn.Parameter(torch.empty(num_heads)) if forget_gate else None
+        self.dt_bias = nn.Parameter(torch.empty(num_heads)) if forget_gate else None
+        self.gate_proj = linear(d_model, inner) if output_gate else None
+        self.norm = RMSNorm(self.head_dim, eps=norm_eps)
+        self.out_proj = linear(inner, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Xavier-uniform projections of gain 2^-2.5; each of q, k_j and v_j counts as its own."""
+        inner = self.num_heads * self.head_dim
+        weights = list(self.qkv_proj.weight.detach().split(inner))
+        weights += [self.beta_proj.weight, self.out_proj.weight]
+        weights += [proj.weight for proj in (self.decay_proj, self.gate_proj) if proj is not None]
+        for weight in weights:
+            init.xavier_uniform_(weight, gain=XAVIER_GAIN, generator=generator)
+        if self.conv is not None:
+            self.conv.reset_parameters(generator)
+        if self.A_log is not None and self.dt_bias is not None:
+            with torch.no_grad():
+                self.A_log.uniform_(1.0, 16.0, generator=generator).log_()
+            reset_step_size(self.dt_bias, generator)
+        self.norm.reset_parameters()
+
+    @property
+    def state_size(self) -> int:
+        history = 0 if self.conv is None else self.conv.weight.shape[0] * (self.conv.width - 1)
+        return self.num_heads * self.head_dim**2 + history
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        state = state or {}
+        inputs = self._inputs(x, state)
+        y, recurrent = ops.delta_product(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            inputs.beta,
+            inputs.decay,
+            scale=1 / math.sqrt(self.head_dim),
+            initial_state=state.get("recurrent"),
+            backend=self.backend,
+        )
+        y = merge_heads(self.norm(y))
+        if self.gate_proj is not None:
+            y = y * silu(self.gate_proj(x))
+        new_state = {"recurrent": recurrent}
+        if inputs.history is not None:
+            new_state["conv"] = inputs.history
+        return self.out_proj(y), new_state
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        inputs = self._inputs(x, state or {})
+        dtype = inputs.beta.dtype
+        return HouseholderTransitions(
+            k=unit_vector(inputs.k.to(dtype)),
+            v=inputs.v.to(dtype),
+            beta=inputs.beta,
+            decay=inputs.decay,
+        )
+
+    def _inputs(self, x: Float[Tensor, "batch time d_model"], state: LayerState) -> _Inputs:
+        qkv, history = self.qkv_proj(x), None
+        if self.conv is not None:
+            qkv, history = self.conv(qkv, state.get("conv"))
+        inner = self.num_heads * self.head_dim
+        q, k, v = qkv.split([inner, *[inner * self.num_householders] * 2], dim=-1)
+        if self.qk_silu:
+            q, k = silu(q), silu(k)
+        micro = (self.num_householders, self.num_heads)
+        beta = self.eigen_range.beta(torch.sigmoid(_wide(self.beta_proj(x))))
+        decay = None
+        if self.decay_proj is not None and self.A_log is not None and self.dt_bias is not None:
+            step = softplus(_wide(self.decay_proj(x)) + self.dt_bias)
+            decay = torch.exp(-torch.exp(self.A_log) * step)
+        return _Inputs(
+            q=split_heads(q, self.num_heads),
+            k=k.unflatten(-1, (*micro, self.head_dim)),
+            v=silu(v).unflatten(-1, (*micro, self.head_dim)),
+            beta=beta.unflatten(-1, micro),
+            decay=decay,
+            history=history,
+        )
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Gates are computed in float32 even where autocast made their logits bfloat16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,53 @@
+"""DeltaNet: A(x) = I - β k kᵀ with the eigenvalue 1 - β in [low, 1]."""
+
+from statetrack import ops
+from statetrack.layers._delta import DeltaFamily
+
+__all__ = ["DeltaNet"]
+
+
+class DeltaNet(DeltaFamily):
+    """The delta rule as a layer: H_t = (I - β k kᵀ) H_{t-1} + β k vᵀ, y = Hᵀ q / √dim.
+
+    q, k, v are projections of x through a short convolution and SiLU, q and k of unit norm per
+    head; β = (1 - low)·σ(W x), one number per head, so the one eigenvalue that is not 1 lies in
+    [low, 1]. With low = -1 a head can reflect and so track parity; with low = 0 it can only forget.
+    Each head's output is RMS-normalised before the last projection.
+
+    `conv_size=0` leaves the convolution out; `qk_silu=False` leaves q and k without SiLU (the
+    paper's group experiments do both).
+
+    Yang et al. 2024 (arXiv:2406.06484), with the range of arXiv:2411.12537.
+
+    >>> import torch
+    >>> layer = DeltaNet(32, num_heads=2, eigen_range=(-1.0, 1.0))
+    >>> y, state = layer(torch.randn(1, 5, 32))
+    >>> y.shape, layer.state_size
+    (torch.Size([1, 5, 32]), 800)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 4,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        head_dim: int | None = None,
+        conv_size: int = 4,
+        qk_silu: bool = True,
+        norm_eps: float = 1e-6,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(
+            d_model,
+            num_heads,
+            eigen_range=eigen_range,
+            head_dim=head_dim,
+            num_householders=1,
+            forget_gate=False,
+            output_gate=False,
+            conv_size=conv_size,
+            qk_silu=qk_silu,
+            norm_eps=norm_eps,
+            backend=backend,
+        )

@@ -1,0 +1,45 @@
+"""DeltaProduct: A(x) is a product of n generalized Householder matrices."""
+
+from statetrack import ops
+from statetrack.layers._delta import DeltaFamily
+
+__all__ = ["DeltaProduct"]
+
+
+class DeltaProduct(DeltaFamily):
+    """n delta-rule steps per token: A(x) = a · Π_j (I - β_j k_j k_jᵀ), each 1 - β_j in [low, 1].
+
+    With low = -1, n = 2 reaches every rotation of a plane and n = dim every orthogonal matrix, so
+    one layer can follow group actions that DeltaNet (n = 1) cannot. Each step has its own k, v, β.
+    The forget gate a (`forget_gate=True`) acts once per token, before the first step.
+
+    Siems et al. 2025 (arXiv:2502.10297).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 4,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        num_householders: int = 2,
+        head_dim: int | None = None,
+        forget_gate: bool = False,
+        conv_size: int = 4,
+        qk_silu: bool = True,
+        norm_eps: float = 1e-6,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(
+            d_model,
+            num_heads,
+            eigen_range=eigen_range,
+            head_dim=head_dim,
+            num_householders=num_householders,
+            forget_gate=forget_gate,
+            output_gate=False,
+            conv_size=conv_size,
+            qk_silu=qk_silu,
+            norm_eps=norm_eps,
+            backend=backend,
+        )

@@ -1,0 +1,84 @@
+"""A free matrix per token: the most a linear RNN could do, at a cost nobody pays in practice."""
+
+import torch
+from torch import Tensor
+from torch.nn import init
+
+from statetrack import ops
+from statetrack._typing import Float
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers._base import Layer, LayerState, linear, reset_linear
+from statetrack.layers.transitions import DenseTransitions, Transitions
+
+__all__ = ["FullMatrix"]
+
+
+class FullMatrix(Layer):
+    """H_t = A(x_t) H_{t-1} from H_0 = I, with A(x) = I + W x any n × n matrix.
+
+    The read-out is linear in H / ‖H‖, so that a state that grows or shrinks keeps its meaning.
+
+    `eigen_range=None` is the paper's baseline: nothing bounds A, and its norm drifts. A range puts
+    A in the disc that has [low, 1] as its diameter, A = c I + r M / max(1, √(‖M‖₁ ‖M‖∞)) with c its
+    centre and r its radius: eigenvalues stay in that disc, and every permutation matrix is
+    reached when low = -1.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        eigen_range: tuple[float, float] | None = (-1.0, 1.0),
+        state_dim: int = 32,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(d_model)
+        self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)
+        self.state_dim = state_dim
+        self.backend: ops.Backend = backend
+        self.matrix_proj = linear(d_model, state_dim**2)
+        self.out_proj = linear(state_dim**2, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        # small steps away from the identity, so that long products neither explode nor vanish
+        std = 0.1 / (self.matrix_proj.in_features * self.state_dim) ** 0.5
+        init.normal_(self.matrix_proj.weight, std=std, generator=generator)
+        reset_linear(self.out_proj, generator)
+
+    @property
+    def state_size(self) -> int:
+        return self.state_dim**2
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        matrix = self._matrix(x)
+        if state is None:
+            eye = torch.eye(self.state_dim, dtype=matrix.dtype, device=x.device)
+            start = eye.expand(x.shape[0], -1, -1)
+        else:
+            start = state["recurrent"].squeeze(1)
+        states, last = ops.matrix_scan(matrix, start, backend=self.backend)
+        flat = states.flatten(2)
+        direction = flat / flat.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        return self.out_proj(direction.to(x.dtype)), {"recurrent": last.unsqueeze(1)}
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        return DenseTransitions(matrix=self._matrix(x).unsqueeze(2), columns=self.state_dim)
+
+    def _matrix(
+        self, x: Float[Tensor, "batch time d_model"]
+    ) -> Float[Tensor, "batch time state state"]:
+        raw = self.matrix_proj(x).unflatten(-1, (self.state_dim, self.state_dim))
+        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        eye = torch.eye(self.state_dim, dtype=raw.dtype, device=x.device)
+        if self.eigen_range is None:
+            return eye + raw
+        free = eye + raw
+        bound = (free.abs().sum(-1).amax(-1) * free.abs().sum(-2).amax(-1)).sqrt()
+        inside = free / bound.clamp(min=1.0)[..., None, None]
+        centre, radius = (1 + self.eigen_range.low) / 2, self.eigen_range.width / 2
+        return centre * eye + radius * inside

@@ -1,0 +1,42 @@
+"""Gated DeltaNet: A(x) = a (I - β k kᵀ), a forget gate times a generalized Householder matrix."""
+
+from statetrack import ops
+from statetrack.layers._delta import DeltaFamily
+
+__all__ = ["GatedDeltaNet"]
+
+
+class GatedDeltaNet(DeltaFamily):
+    """DeltaNet with a forget gate per head and an output gate.
+
+    H_t = a (I - β k kᵀ) H_{t-1} + β k vᵀ with a = exp(-e^{A} softplus(W x + b)) in (0, 1) and
+    β = (1 - low)·σ(W x): the eigenvalues are a and a(1 - β), within [low, 1].
+    The output is RMSNorm(Hᵀ q) · SiLU(W x), projected back.
+
+    Yang et al. 2024 (arXiv:2412.06464).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 4,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        head_dim: int | None = None,
+        conv_size: int = 4,
+        norm_eps: float = 1e-6,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(
+            d_model,
+            num_heads,
+            eigen_range=eigen_range,
+            head_dim=head_dim,
+            num_householders=1,
+            forget_gate=True,
+            output_gate=True,
+            conv_size=conv_size,
+            qk_silu=True,
+            norm_eps=norm_eps,
+            backend=backend,
+        )

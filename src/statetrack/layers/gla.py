@@ -1,0 +1,109 @@
+"""Gated linear attention: one signed gate per key dimension."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import init
+from torch.nn.functional import logsigmoid, silu
+
+from statetrack import ops
+from statetrack._typing import Float
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers._base import (
+    Layer,
+    LayerState,
+    RMSNorm,
+    heads_dividing,
+    linear,
+    merge_heads,
+    reset_linear,
+    split_heads,
+)
+from statetrack.layers.transitions import DiagonalTransitions, Transitions
+
+__all__ = ["GLA"]
+
+GATE_TEMPERATURE = 16.0
+XAVIER_GAIN = 2**-2.5
+
+
+class GLA(Layer):
+    """H_t = Diag(a) H_{t-1} + k vᵀ, y = Hᵀ q / √dim, normalised per head and gated by SiLU(W x).
+
+    s = σ(W₂ W₁ x + b)^{1/16} is a low-rank gate near one, a = low + (1 - low)·s. With low = -1 the
+    gates may turn negative, a form of this layer that log-space kernels cannot run.
+    Keys have half the width of values.
+
+    Yang et al. 2023 (arXiv:2312.06635).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 4,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        expand_k: float = 0.5,
+        gate_rank: int = 16,
+        norm_eps: float = 1e-5,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(d_model)
+        self.eigen_range = EigenRange.of(eigen_range)
+        self.num_heads = num_heads
+        self.backend: ops.Backend = backend
+        keys = int(d_model * expand_k)
+        self.key_dim = heads_dividing(keys, num_heads)
+        self.value_dim = heads_dividing(d_model, num_heads)
+        self.q_proj, self.k_proj = linear(d_model, keys), linear(d_model, keys)
+        self.v_proj = linear(d_model, d_model)
+        self.decay_down = linear(d_model, gate_rank)
+        self.decay_up = linear(gate_rank, keys, bias=True)
+        self.gate_proj = linear(d_model, d_model)
+        self.norm = RMSNorm(self.value_dim, eps=norm_eps)
+        self.out_proj = linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        for proj in (self.q_proj, self.k_proj, self.v_proj, self.gate_proj, self.out_proj):
+            init.xavier_uniform_(proj.weight, gain=XAVIER_GAIN, generator=generator)
+        reset_linear(self.decay_down, generator)
+        reset_linear(self.decay_up, generator)
+        self.norm.reset_parameters()
+
+    @property
+    def state_size(self) -> int:
+        return self.num_heads * self.key_dim * self.value_dim
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        k, v, decay = self._inputs(x)
+        y, recurrent = ops.linear_attention(
+            split_heads(self.q_proj(x), self.num_heads),
+            k,
+            v,
+            decay,
+            scale=1 / math.sqrt(self.key_dim),
+            initial_state=None if state is None else state["recurrent"],
+            backend=self.backend,
+        )
+        y = merge_heads(self.norm(y)) * silu(self.gate_proj(x))
+        return self.out_proj(y), {"recurrent": recurrent}
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        k, v, decay = self._inputs(x)
+        return DiagonalTransitions(decay=decay, k=k.to(decay.dtype), v=v.to(decay.dtype))
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        k, v = (
+            split_heads(self.k_proj(x), self.num_heads),
+            split_heads(self.v_proj(x), self.num_heads),
+        )
+        logits = self.decay_up(self.decay_down(x))
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        unit = torch.exp(logsigmoid(wide) / GATE_TEMPERATURE)
+        return k, v, split_heads(self.eigen_range.decay(unit), self.num_heads)

@@ -1,0 +1,53 @@
+"""The LSTM of 1997, for comparison: non-linear in its state, so it tracks state and is slow."""
+
+import torch
+from torch import Tensor
+
+from statetrack._typing import Float
+from statetrack.layers._base import Layer, LayerState, linear, refuse_eigen_range, reset_linear
+from statetrack.layers.transitions import Transitions, not_linear
+
+__all__ = ["LSTM"]
+
+
+class LSTM(Layer):
+    """c_t = σ(f) c_{t-1} + σ(i) tanh(z), h_t = σ(o) tanh(c_t), gates from x_t and h_{t-1}.
+
+    Written as a loop over time, because torch's own LSTM cannot be vmapped over parameters.
+    """
+
+    def __init__(self, d_model: int, *, eigen_range: object = None) -> None:
+        super().__init__(d_model)
+        refuse_eigen_range("LSTM", eigen_range)
+        self.in_proj = linear(d_model, 4 * d_model, bias=True)
+        self.recurrent_proj = linear(d_model, 4 * d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        reset_linear(self.in_proj, generator)
+        reset_linear(self.recurrent_proj, generator)
+
+    @property
+    def state_size(self) -> int:
+        return 2 * self.d_model
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        gates = self.in_proj(x)
+        if state is None:
+            h = c = torch.zeros_like(x[:, 0])
+        else:
+            c, h = state["recurrent"].unbind(1)
+        outputs = []
+        for t in range(x.shape[1]):
+            i, f, z, o = (gates[:, t] + self.recurrent_proj(h)).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(z)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            outputs.append(h)
+        return torch.stack(outputs, dim=1).to(x.dtype), {"recurrent": torch.stack([c, h], dim=1)}
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        return not_linear("LSTM")

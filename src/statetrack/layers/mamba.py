@@ -1,0 +1,115 @@
+"""Mamba: a diagonal transition per channel, a = low + (1 - low)·exp(Δ A)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+from torch.nn.functional import silu, softplus
+
+from statetrack import ops
+from statetrack._typing import Float
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers._base import Layer, LayerState, ShortConvolution, linear, reset_linear
+from statetrack.layers._gates import reset_step_size
+from statetrack.layers.transitions import DiagonalTransitions, Transitions
+
+__all__ = ["Mamba"]
+
+
+class Mamba(Layer):
+    """Selective state spaces: h_t = a ∘ h_{t-1} + Δ u_t B_t, y = h·C + D u, gated by SiLU(z).
+
+    Each of the expand·d_model channels keeps d_state numbers. low = 0 is Mamba as published;
+    low = -1 lets a state flip its sign, which needs a large Δ|A|.
+
+    `conv_size=0` leaves the convolution out.
+
+    Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        d_state: int = 16,
+        expand: int = 2,
+        dt_rank: int | None = None,
+        conv_size: int = 4,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(d_model)
+        self.eigen_range = EigenRange.of(eigen_range)
+        self.d_state = d_state
+        self.d_inner = expand * d_model
+        self.dt_rank = -(-d_model // 16) if dt_rank is None else dt_rank
+        self.backend: ops.Backend = backend
+        self.in_proj = linear(d_model, 2 * self.d_inner)
+        self.conv = ShortConvolution(self.d_inner, conv_size, bias=True) if conv_size else None
+        self.x_proj = linear(self.d_inner, self.dt_rank + 2 * d_state)
+        self.dt_proj = linear(self.dt_rank, self.d_inner, bias=True)
+        self.A_log = nn.Parameter(torch.empty(self.d_inner, d_state))
+        self.D = nn.Parameter(torch.empty(self.d_inner))
+        self.out_proj = linear(self.d_inner, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        for proj in (self.in_proj, self.x_proj, self.out_proj):
+            reset_linear(proj, generator)
+        if self.conv is not None:
+            self.conv.reset_parameters(generator)
+        bound = self.dt_rank**-0.5
+        init.uniform_(self.dt_proj.weight, -bound, bound, generator=generator)
+        reset_step_size(self.dt_proj.bias, generator)
+        with torch.no_grad():
+            self.A_log.copy_(torch.arange(1, self.d_state + 1).log().expand_as(self.A_log))
+        init.ones_(self.D)
+
+    @property
+    def state_size(self) -> int:
+        history = 0 if self.conv is None else self.conv.width - 1
+        return self.d_inner * (self.d_state + history)
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        state = state or {}
+        u, z, new_state = self._convolved(x, state)
+        delta, B, C = self._selection(u)
+        recurrent = state.get("recurrent")
+        y, last = ops.selective_scan(
+            u,
+            delta,
+            -torch.exp(self.A_log),
+            B,
+            C,
+            self.D,
+            low=self.eigen_range.low,
+            initial_state=None if recurrent is None else recurrent.squeeze(-1),
+            backend=self.backend,
+        )
+        return self.out_proj(y * silu(z)), new_state | {"recurrent": last.unsqueeze(-1)}
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        """One head per channel, with d_state keys and a single value."""
+        u, _, _ = self._convolved(x, state or {})
+        delta, B, _ = self._selection(u)
+        unit = torch.exp(-delta[..., None] * torch.exp(self.A_log))
+        k = B[:, :, None, :].expand(-1, -1, self.d_inner, -1)
+        return DiagonalTransitions(
+            decay=self.eigen_range.decay(unit), k=k.to(unit.dtype), v=(delta * u)[..., None]
+        )
+
+    def _convolved(self, x: Tensor, state: LayerState) -> tuple[Tensor, Tensor, LayerState]:
+        u, z = self.in_proj(x).chunk(2, dim=-1)
+        if self.conv is None:
+            return silu(u), z, {}
+        u, history = self.conv(u, state.get("conv"))
+        return silu(u), z, {"conv": history}
+
+    def _selection(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Δ (in float32), B and C, all chosen by the input."""
+        low_rank, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
+        step = self.dt_proj(low_rank)
+        return softplus(step.to(torch.promote_types(step.dtype, torch.float32))), B, C

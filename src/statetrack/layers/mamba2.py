@@ -1,0 +1,123 @@
+"""Mamba2: one decay per head, a = low + (1 - low)·exp(Δ A), and outer-product writes."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+from torch.nn.functional import silu, softplus
+
+from statetrack import ops
+from statetrack._typing import Float
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers._base import (
+    Layer,
+    LayerState,
+    RMSNorm,
+    ShortConvolution,
+    linear,
+    merge_heads,
+    reset_linear,
+    split_heads,
+)
+from statetrack.layers._gates import reset_step_size
+from statetrack.layers.transitions import DiagonalTransitions, Transitions
+
+__all__ = ["Mamba2"]
+
+
+class Mamba2(Layer):
+    """H_t = a H_{t-1} + B_t (Δ u_t)ᵀ per head, y = Hᵀ C + D u, then RMSNorm(y · SiLU(z)).
+
+    B and C are shared by the heads. With low = -1 a head can flip the sign of all it stores, which
+    no log-space implementation of this layer can express.
+
+    Dao and Gu 2024 (arXiv:2405.21060), one group of B and C.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        d_state: int = 128,
+        expand: int = 2,
+        head_dim: int = 64,
+        conv_size: int = 4,
+        norm_eps: float = 1e-5,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(d_model)
+        self.eigen_range = EigenRange.of(eigen_range)
+        self.d_state = d_state
+        self.d_inner = expand * d_model
+        if self.d_inner % head_dim:
+            raise ValueError(f"head_dim={head_dim} must divide expand·d_model = {self.d_inner}")
+        self.num_heads = self.d_inner // head_dim
+        self.backend: ops.Backend = backend
+        channels = self.d_inner + 2 * d_state
+        self.in_proj = linear(d_model, self.d_inner + channels + self.num_heads)
+        self.conv = ShortConvolution(channels, conv_size, bias=True) if conv_size else None
+        self.dt_bias = nn.Parameter(torch.empty(self.num_heads))
+        self.A_log = nn.Parameter(torch.empty(self.num_heads))
+        self.D = nn.Parameter(torch.empty(self.num_heads))
+        self.norm = RMSNorm(self.d_inner, eps=norm_eps)
+        self.out_proj = linear(self.d_inner, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        reset_linear(self.in_proj, generator)
+        reset_linear(self.out_proj, generator)
+        if self.conv is not None:
+            self.conv.reset_parameters(generator)
+        reset_step_size(self.dt_bias, generator)
+        with torch.no_grad():
+            self.A_log.uniform_(1.0, 16.0, generator=generator).log_()
+        init.ones_(self.D)
+        self.norm.reset_parameters()
+
+    @property
+    def state_size(self) -> int:
+        history = 0 if self.conv is None else self.conv.weight.shape[0] * (self.conv.width - 1)
+        return self.d_inner * self.d_state + history
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        state = state or {}
+        z, u, B, C, step, new_state = self._inputs(x, state)
+        y, recurrent = ops.linear_attention(
+            C,
+            B,
+            (step[..., None] * u).to(u.dtype),
+            self._decay(step),
+            initial_state=state.get("recurrent"),
+            backend=self.backend,
+        )
+        y = merge_heads(y + self.D.to(y.dtype)[:, None] * u)
+        return self.out_proj(self.norm(y * silu(z))), new_state | {"recurrent": recurrent}
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        _, u, B, _, step, _ = self._inputs(x, state or {})
+        decay = self._decay(step).expand(-1, -1, -1, self.d_state)
+        return DiagonalTransitions(
+            decay=decay, k=B.to(decay.dtype), v=(step[..., None] * u).to(decay.dtype)
+        )
+
+    def _decay(self, step: Tensor) -> Tensor:
+        """a = low + (1 - low)·exp(-Δ e^{A}) as [batch, time, heads, 1]."""
+        return self.eigen_range.decay(torch.exp(-step * torch.exp(self.A_log)))[..., None]
+
+    def _inputs(
+        self, x: Tensor, state: LayerState
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, LayerState]:
+        """z, u, B, C by head, Δ in float32, and the convolution's new history."""
+        channels = self.d_inner + 2 * self.d_state
+        z, ubc, step = self.in_proj(x).split([self.d_inner, channels, self.num_heads], dim=-1)
+        new_state = {}
+        if self.conv is not None:
+            ubc, new_state["conv"] = self.conv(ubc, state.get("conv"))
+        u, B, C = silu(ubc).split([self.d_inner, self.d_state, self.d_state], dim=-1)
+        B, C = (part[:, :, None].expand(-1, -1, self.num_heads, -1) for part in (B, C))
+        wide = step.to(torch.promote_types(step.dtype, torch.float32))
+        return z, split_heads(u, self.num_heads), B, C, softplus(wide + self.dt_bias), new_state

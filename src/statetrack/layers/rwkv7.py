@@ -1,0 +1,146 @@
+"""RWKV-7: a diagonal plus rank-one transition, A(x) = Diag(w) - κ (a∘κ)ᵀ."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+
+from statetrack import ops
+from statetrack._typing import Float
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers._base import (
+    Layer,
+    LayerState,
+    heads_dividing,
+    linear,
+    merge_heads,
+    reset_linear,
+    split_heads,
+)
+from statetrack.layers.transitions import RankOneTransitions, Transitions
+from statetrack.ops._reference import unit_vector
+
+__all__ = ["RWKV7"]
+
+SLOWEST = 0.6065306597126334  # e^{-1/2}: decays lie between e^{-0.61} = 0.545 and 1
+
+
+class RWKV7(Layer):
+    """H_t = (Diag(w) - κ (a∘κ)ᵀ) H_{t-1} + k̃ vᵀ, y = Hᵀ r plus a bonus for the current token.
+
+    w in (0.545, 1) is a decay per key dimension, κ the unit vector along which the state is
+    rewritten, and a = (w - low) ∘ σ(…) how much of it. With this a every eigenvalue lies in
+    [low, 1]: A is similar to the symmetric Diag(w) - zzᵀ with z = √a∘κ, whose smallest eigenvalue λ
+    solves Σ z²/(w - λ) = 1, and at λ = low that sum is Σ σ κ² <= 1. (The published layer has
+    a = σ(…), which reaches from -0.45 to 1 and neither forgets completely nor reflects.)
+
+    Each projection sees a learnt mix of the current and the previous token. The value residual
+    across layers is left out: a layer here knows only its own input. The recurrence runs as a
+    scan over dense matrices; it is here to be compared with, not to be fast.
+
+    Peng et al. 2025 (arXiv:2503.14456).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 4,
+        *,
+        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        gate_rank: int = 32,
+        backend: ops.Backend = "auto",
+    ) -> None:
+        super().__init__(d_model)
+        self.eigen_range = EigenRange.of(eigen_range)
+        self.num_heads = num_heads
+        self.head_dim = heads_dividing(d_model, num_heads)
+        self.backend: ops.Backend = backend
+        self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g
+        self.r_proj, self.k_proj, self.v_proj = (linear(d_model, d_model) for _ in range(3))
+        self.w_down, self.a_down, self.g_down = (linear(d_model, gate_rank) for _ in range(3))
+        self.w_up = linear(gate_rank, d_model, bias=True)
+        self.a_up = linear(gate_rank, d_model, bias=True)
+        self.g_up = linear(gate_rank, d_model)
+        self.k_scale = nn.Parameter(torch.empty(d_model))  # κ points along k ∘ k_scale
+        self.k_blend = nn.Parameter(torch.empty(d_model))  # how far a also scales the written key
+        self.bonus = nn.Parameter(torch.empty(num_heads, self.head_dim))
+        self.norm = nn.GroupNorm(num_heads, d_model, eps=self.head_dim * 1e-5)
+        self.out_proj = linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.constant_(self.mix, 0.5)
+        for module in (
+            self.r_proj,
+            self.k_proj,
+            self.v_proj,
+            self.w_down,
+            self.a_down,
+            self.g_down,
+        ):
+            reset_linear(module, generator)
+        for module in (self.w_up, self.a_up, self.g_up, self.out_proj):
+            reset_linear(module, generator)
+        with torch.no_grad():  # decays spread along the channels, as published
+            place = torch.linspace(0.0, 1.0, self.w_up.out_features)
+            self.w_up.bias.copy_(-6.0 + 5.0 * place)
+        init.zeros_(self.a_up.bias)
+        init.constant_(self.k_scale, 0.85)
+        init.ones_(self.k_blend)
+        init.zeros_(self.bonus)
+        init.ones_(self.norm.weight)
+        init.zeros_(self.norm.bias)
+
+    @property
+    def state_size(self) -> int:
+        return self.num_heads * self.head_dim**2 + self.r_proj.in_features
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        r, gate, A = self._inputs(x, state)
+        batch, time, heads, dim = r.shape
+        rows = [part.transpose(1, 2).flatten(0, 1) for part in (A.dense(), A.writes())]
+        if state is None:
+            start = rows[0].new_zeros(batch * heads, dim, dim)
+        else:
+            start = state["recurrent"].flatten(0, 1)
+        states, last = ops.matrix_scan(rows[0], start, rows[1], backend=self.backend)
+        states = states.unflatten(0, (batch, heads))
+        y = torch.einsum("bhtkv,bthk->bthv", states, r)
+        y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
+        bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
+        y = (y + merge_heads(bonus)).to(x.dtype) * gate
+        new_state = {"recurrent": last.unflatten(0, (batch, heads)), "token": x[:, -1]}
+        return self.out_proj(y), new_state
+
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        return self._inputs(x, state)[2]
+
+    def _inputs(
+        self, x: Tensor, state: LayerState | None
+    ) -> tuple[Tensor, Tensor, RankOneTransitions]:
+        """r by head in float32, the output gate, and the transitions."""
+        last = torch.zeros_like(x[:, :1]) if state is None else state["token"][:, None]
+        previous = torch.cat([last.to(x.dtype), x[:, :-1]], dim=1)
+        mixed = x[None] + self.mix.to(x.dtype)[:, None, None] * (previous - x)
+        x_r, x_w, x_k, x_v, x_a, x_g = mixed.unbind(0)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        w = torch.exp(-SLOWEST * torch.sigmoid(self.w_up(torch.tanh(self.w_down(x_w))).to(wide)))
+        rate = torch.sigmoid(self.a_up(self.a_down(x_a)).to(wide))
+        gate = self.g_up(torch.sigmoid(self.g_down(x_g)))
+        k = self.k_proj(x_k).to(wide)
+        written = k * (1 + (rate - 1) * self.k_blend)
+
+        def by_head(part: Tensor) -> Tensor:
+            return split_heads(part.to(wide), self.num_heads)
+
+        transitions = RankOneTransitions(
+            w=by_head(w),
+            kappa=unit_vector(by_head(k * self.k_scale)),
+            a=by_head(self.eigen_range.removal(w, rate)),
+            k=by_head(written),
+            v=by_head(self.v_proj(x_v)),
+        )
+        return by_head(self.r_proj(x_r)), gate, transitions

@@ -1,0 +1,57 @@
+"""The tagger: one prediction per token, from any of the layers."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+
+from statetrack._typing import Float, Int
+from statetrack.layers import LayerState
+from statetrack.layers._base import linear, reset_linear
+from statetrack.models.backbone import Backbone
+from statetrack.models.config import TaggerConfig
+
+__all__ = ["Tagger"]
+
+
+class Tagger(nn.Module):
+    """Tokens in, class scores after each token out.
+
+    `generator` draws the initial weights, so equal configs and seeds give equal models.
+
+    >>> config = TaggerConfig(vocab_size=3, num_classes=2, mixer="DeltaNet", d_model=32)
+    >>> model = Tagger(config, generator=torch.Generator().manual_seed(0))
+    >>> scores, state = model(torch.tensor([[0, 2, 1]]))
+    >>> scores.shape
+    torch.Size([1, 3, 2])
+    """
+
+    def __init__(self, config: TaggerConfig, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        with torch.device("meta"):  # shapes only: every weight is drawn once, below
+            self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+            self.backbone = Backbone(config)
+            self.head = linear(config.d_model, config.num_classes)
+        self.to_empty(device=torch.get_default_device())
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.normal_(self.embedding.weight, std=self.config.embedding_std, generator=generator)
+        self.backbone.reset_parameters(generator)
+        if self.config.head_std is None:
+            reset_linear(self.head, generator)
+        else:
+            init.normal_(self.head.weight, std=self.config.head_std, generator=generator)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], state: tuple[LayerState, ...] | None = None
+    ) -> tuple[Float[Tensor, "batch time classes"], tuple[LayerState, ...]]:
+        x, state = self.backbone(self.embedding(tokens), state)
+        return self.head(x), state
+
+    def step(
+        self, tokens: Int[Tensor, "batch"], state: tuple[LayerState, ...] | None = None
+    ) -> tuple[Float[Tensor, "batch classes"], tuple[LayerState, ...]]:
+        """One token of decoding."""
+        scores, state = self(tokens.unsqueeze(1), state)
+        return scores.squeeze(1), state

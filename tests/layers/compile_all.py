@@ -1,0 +1,26 @@
+"""Compiles every layer with fullgraph=True and compares outputs and gradients with eager."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+from tests.layers.cases import SIZES, build, sequence
+
+for name in SIZES:
+    torch._dynamo.reset()
+    layer, x = build(name), sequence(6)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    y, got = layer(x)[0], compiled(x)[0]
+    assert torch.allclose(y, got), name
+    parameters = list(layer.parameters())
+    expected = torch.autograd.grad(y.square().sum(), parameters)
+    for want, grad in zip(
+        expected, torch.autograd.grad(got.square().sum(), parameters), strict=True
+    ):
+        assert torch.allclose(want, grad, atol=1e-9), name
+    print(f"{name}: one graph")

@@ -1,0 +1,274 @@
+"""What holds for every layer: state, causality, transitions, ranges, purity."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from statetrack.layers import registry
+from statetrack.ops import _reference as reference
+from tests.helpers import relative_error, unhooked
+from tests.layers.cases import (
+    D_MODEL,
+    NOT_LINEAR,
+    SIZES,
+    build,
+    every_layer,
+    linear_layer,
+    sequence,
+)
+
+
+def test_the_table_has_every_layer() -> None:
+    assert set(SIZES) == set(registry.LAYERS)
+
+
+@every_layer
+@settings(max_examples=5, deadline=None)
+@given(time=st.integers(2, 80), data=st.data())
+def test_cut_anywhere_equals_whole(name: str, time: int, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, time - 1))
+    layer, x = build(name), sequence(time)
+    whole, end = layer(x)
+    first, middle = layer(x[:, :cut])
+    second, last = layer(x[:, cut:], middle)
+    assert relative_error(torch.cat([first, second], dim=1), whole) < 1e-9
+    assert last.keys() == end.keys()
+    for key in end:
+        assert relative_error(last[key], end[key]) < 1e-9
+
+
+@every_layer
+def test_step_equals_forward(name: str) -> None:
+    layer, x = build(name), sequence(20)
+    whole, _ = layer(x)
+    state = None
+    for t in range(20):
+        y, state = layer.step(x[:, t], state)
+        assert relative_error(y, whole[:, t]) < 1e-9
+
+
+@every_layer
+def test_causal(name: str) -> None:
+    layer, x = build(name), sequence(30)
+    changed = torch.cat([x[:, :17], sequence(13, seed=5)], dim=1)
+    before, after = layer(x)[0], layer(changed)[0]
+    assert torch.allclose(before[:, :17], after[:, :17], rtol=0, atol=1e-12)
+    assert (before[:, 17:] - after[:, 17:]).abs().amax() > 1e-6
+
+
+@every_layer
+def test_state_size_counts_the_state(name: str) -> None:
+    layer = build(name)
+    _, state = layer(sequence(7, batch=1))
+    kept = sum(part.numel() for part in state.values())
+    assert kept == layer.state_size * (7 if name == "Attention" else 1)
+
+
+@every_layer
+def test_backends_agree(name: str) -> None:
+    if name in ("Attention", "LSTM"):
+        assert "backend" not in registry.options(registry.get(name), {})
+        return
+    x = sequence(70)
+    fast, _ = build(name)(x)
+    slow, _ = build(name, backend="reference")(x)
+    assert relative_error(fast, slow) < 1e-9
+
+
+@linear_layer
+def test_transitions_replay_the_recurrence(name: str) -> None:
+    """H_t = A(x_t) H_{t-1} + B(x_t), A and B as `transitions` says, gives the layer's state."""
+    layer, x = build(name), sequence(9)
+    _, start = layer(sequence(4, seed=3))
+    _, end = layer(x, start)
+    recurrence = layer.transitions(x, start)
+    matrices = recurrence.dense().transpose(1, 2).flatten(0, 1)
+    writes = recurrence.writes().transpose(1, 2).flatten(0, 1)
+    _, got = reference.matrix_scan(matrices, hidden(name, start).flatten(0, 1), writes)
+    assert relative_error(got, hidden(name, end).flatten(0, 1)) < 1e-9
+
+
+def hidden(name: str, state: dict[str, Tensor]) -> Tensor:
+    """H as `transitions` means it; the mLSTM keeps it divided by e^m."""
+    scale = state["m"].exp()[..., None, None] if name == "MLSTM" else 1.0
+    return scale * state["recurrent"]
+
+
+@linear_layer
+@pytest.mark.parametrize("low", [-1.0, -0.4, 0.0])
+def test_eigenvalues_are_those_of_the_matrices_and_stay_in_range(name: str, low: float) -> None:
+    layer = build(name, eigen_range=(low, 1.0), stir=2.0)
+    recurrence = layer.transitions(sequence(12))
+    closed = recurrence.eigenvalues().to(torch.complex128)
+    numeric = torch.linalg.eigvals(recurrence.dense())
+    # symmetric functions compare two sets of numbers without pairing them up
+    for power in (1, 2, 3):
+        assert torch.allclose((closed**power).sum(-1), (numeric**power).sum(-1), atol=1e-8)
+    assert torch.allclose(closed.prod(-1), numeric.prod(-1), atol=1e-8)
+    if name == "FullMatrix":  # a disc with [low, 1] as its diameter
+        assert ((closed - (1 + low) / 2).abs() <= (1 - low) / 2 + 1e-9).all()
+    elif (
+        name == "DeltaProduct"
+    ):  # three factors may have complex eigenvalues, none outside the disc
+        assert (closed.abs() <= 1 + 1e-9).all()
+    else:
+        assert (closed.imag.abs() < 1e-9).all()
+        assert closed.real.amin() >= low - 1e-9 and closed.real.amax() <= 1 + 1e-9
+
+
+@linear_layer
+def test_the_range_reaches_below_zero_only_when_asked(name: str) -> None:
+    """The same weights: [-1, 1] has eigenvalues near -1, [0, 1] has none below 0."""
+
+    def lowest(low: float) -> float:
+        layer = build(name, eigen_range=(low, 1.0), stir=4.0)
+        return layer.transitions(sequence(200)).eigenvalues().real.amin().item()
+
+    assert lowest(-1.0) < (-0.3 if name in ("FullMatrix", "GLA", "GatedDeltaNet") else -0.6)
+    if name != "DeltaProduct":  # three projections can turn a vector round, so -1/8 is reachable
+        assert lowest(0.0) > -1e-9
+
+
+@every_layer
+def test_vmap_over_parameters_equals_a_loop(name: str) -> None:
+    """Stacked parameters, one functional call: outputs and gradients as if run one by one."""
+    layers = [build(name, seed=seed) for seed in (0, 1)]
+    x = sequence(11)
+    names = [key for key, _ in layers[0].named_parameters()]
+    stacked = {
+        key: torch.stack([layer.get_parameter(key).detach() for layer in layers]).requires_grad_()
+        for key in names
+    }
+    base = layers[0]
+
+    def run(parameters: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(base, parameters, (x,))[0]
+
+    y = torch.vmap(run)(stacked)
+    weights = torch.arange(y.numel(), dtype=y.dtype).reshape(y.shape).sin()
+    grads = torch.autograd.grad((y * weights).sum(), list(stacked.values()))
+    for index, layer in enumerate(layers):
+        alone = layer(x)[0]
+        assert relative_error(y[index], alone) < 1e-10
+        expected = torch.autograd.grad((alone * weights[index]).sum(), list(layer.parameters()))
+        for key, got, want in zip(names, grads, expected, strict=True):
+            assert torch.allclose(got[index], want, rtol=1e-7, atol=1e-10), key
+
+
+@every_layer
+def test_forward_changes_nothing_in_the_layer(name: str) -> None:
+    layer = build(name)
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    assert not list(layer.buffers())
+    y, _ = layer(sequence(6))
+    y.sum().backward()
+    for key, value in layer.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+@every_layer
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    layer = build(name)
+    y, _ = layer(sequence(12))
+    (y * torch.randn_like(y)).sum().backward()
+    for key, parameter in layer.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
+
+
+@every_layer
+def test_same_generator_same_weights(name: str) -> None:
+    layer = registry.get(name)(D_MODEL, **SIZES[name])
+    global_state = torch.random.get_rng_state()
+    draws = []
+    for _ in range(2):
+        layer.reset_parameters(torch.Generator().manual_seed(3))
+        draws.append({key: value.clone() for key, value in layer.state_dict().items()})
+    assert all(torch.equal(draws[0][key], draws[1][key]) for key in draws[0])
+    assert torch.equal(torch.random.get_rng_state(), global_state)
+
+
+@every_layer
+def test_reset_draws_every_parameter(name: str) -> None:
+    layer = registry.get(name)(D_MODEL, **SIZES[name])
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(torch.nan)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    for key, parameter in layer.named_parameters():
+        assert parameter.isfinite().all(), key
+
+
+@every_layer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision_is_close(name: str, dtype: torch.dtype) -> None:
+    """float32 throughout, and bfloat16 autocast around float32 weights."""
+    layer, x = build(name), sequence(24)
+    exact, _ = layer(x)
+    layer = layer.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        y, _ = layer(x.float())
+    assert relative_error(y, exact) < (1e-4 if dtype == torch.float32 else 0.1)
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_layers_without_transitions_refuse_a_range(name: str) -> None:
+    with pytest.raises(ValueError, match="takes no eigen_range"):
+        unhooked_build(name, eigen_range=(-1.0, 1.0))
+    with pytest.raises(ValueError, match="no transitions"):
+        build(name).transitions(sequence(3))
+
+
+def unhooked_build(name: str, **options: object) -> object:
+    kind = registry.get(name)
+    layer = kind.__new__(kind)
+    unhooked(kind.__init__)(layer, D_MODEL, **(SIZES[name] | options))
+    return layer
+
+
+@linear_layer
+@pytest.mark.parametrize(
+    "eigen_range", [(1.0, -1.0), (-1.5, 1.0), (0.0, 2.0), (0.5, 0.5), (-1.0, 0.5), 1.0, (0.0,)]
+)
+def test_impossible_ranges_are_refused(name: str, eigen_range: object) -> None:
+    with pytest.raises(ValueError, match="eigen_range"):
+        unhooked_build(name, eigen_range=eigen_range)
+
+
+@every_layer
+def test_wrong_input_is_named(name: str) -> None:
+    layer = build(name)
+    forward = unhooked(type(layer).forward)
+    with pytest.raises(ValueError, match="x has shape .* d_model = 16"):
+        forward(layer, torch.zeros(2, 3, D_MODEL + 1))
+    with pytest.raises(ValueError, match="x has shape"):
+        forward(layer, torch.zeros(2, D_MODEL))
+    with pytest.raises(ValueError, match="cast it first"):
+        forward(layer, torch.zeros(2, 3, D_MODEL, dtype=torch.int64))
+    with pytest.raises(ValueError, match="time must be at least 1"):
+        forward(layer, torch.zeros(2, 0, D_MODEL))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Attention", "DeltaNet", "GatedDeltaNet", "DeltaProduct", "GLA", "MLSTM", "RWKV7", "SLSTM"],
+)
+def test_heads_must_divide_the_width(name: str) -> None:
+    with pytest.raises(ValueError, match="num_heads=3 must divide"):
+        unhooked_build(name, num_heads=3)
+
+
+def test_every_layer_compiles_into_one_graph() -> None:
+    """Outside the test run's shape hook, as users run it."""
+    script = Path(__file__).with_name("compile_all.py")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=root, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("one graph") == len(SIZES)
