@@ -1,0 +1,148 @@
+"""The one place that talks to automata-lib: regular expressions and its DFA objects.
+
+Everything here returns plain tables, so that nothing else depends on automata-lib. What it absorbs:
+partial automata are completed with a sink, the alphabet is always passed (the parser would read
+quantifier digits as letters), and state names, which depend on the hash seed, never get out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from statetrack.automata.limits import MAX_REGEX, MAX_REGEX_STATES, too_large
+
+INSTALL = "pip install 'statetrack[automata]'"
+OPERATORS = frozenset("*|()?&+.^{}[]\\ \t\n\r\f\v")
+
+
+def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], list[bool]]:
+    """The complete table `delta[state][letter]` (start 0) of a regular expression, and who accepts.
+
+    Letters are columns in the order of `alphabet`. The table is deterministic, not minimal.
+
+    >>> regex_table("a", "ab")
+    ([[1, 2], [2, 2], [2, 2]], [False, True, False])
+    """
+    _check_letters(alphabet)
+    _check_size(regex)
+    try:
+        from automata.base.exceptions import AutomatonException, RegexException
+        from automata.fa.nfa import NFA
+    except ImportError as error:
+        raise ImportError(f"regular expressions need automata-lib: {INSTALL}") from error
+    try:
+        nfa = NFA.from_regex(regex, input_symbols=set(alphabet))
+    except (RegexException, AutomatonException, ValueError, RecursionError) as error:
+        raise ValueError(_regex_message(regex, alphabet, error)) from error
+    outside = sorted(set(nfa.input_symbols) - set(alphabet))
+    if outside:
+        raise ValueError(
+            f"regex {regex!r} uses {outside[0]!r}, which is not in the alphabet "
+            f"{''.join(alphabet)!r}; add it to the alphabet"
+        )
+    return _determinise(nfa.eliminate_lambda(), alphabet, regex)
+
+
+def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
+    """Table, acceptance and sorted alphabet of an automata-lib `DFA`, completed, start 0."""
+    try:
+        from automata.fa.dfa import DFA
+    except ImportError as error:
+        raise ImportError(f"DFA objects need automata-lib: {INSTALL}") from error
+    if not isinstance(dfa, DFA):
+        raise ValueError(f"expected an automata.fa.dfa.DFA, got {type(dfa).__name__}")
+    complete = dfa if not dfa.allow_partial else dfa.to_complete()
+    alphabet = sorted(complete.input_symbols)
+    number = {complete.initial_state: 0}
+    rows: list[list[int]] = []
+    queue = [complete.initial_state]
+    for state in queue:
+        targets = [complete.transitions[state][letter] for letter in alphabet]
+        for target in targets:
+            if target not in number:
+                number[target] = len(number)
+                queue.append(target)
+        rows.append([number[target] for target in targets])
+    return rows, [state in complete.final_states for state in queue], alphabet
+
+
+def _determinise(
+    nfa: Any, alphabet: Sequence[str], regex: str
+) -> tuple[list[list[int]], list[bool]]:
+    """Subset construction that stops at a stated size (the library's own has no limit)."""
+    start = frozenset([nfa.initial_state])
+    number = {start: 0}
+    queue = [start]
+    rows: list[list[int]] = []
+    for subset in queue:
+        row = []
+        for letter in alphabet:
+            target = frozenset(
+                end for state in subset for end in nfa.transitions.get(state, {}).get(letter, ())
+            )
+            if target not in number:
+                if len(number) >= MAX_REGEX_STATES:
+                    raise too_large(
+                        f"the automaton of regex {regex!r}",
+                        len(number) + 1,
+                        MAX_REGEX_STATES,
+                        "use shorter repetitions, or give the machine as a table",
+                    )
+                number[target] = len(number)
+                queue.append(target)
+            row.append(number[target])
+        rows.append(row)
+    return rows, [not subset.isdisjoint(nfa.final_states) for subset in queue]
+
+
+def _check_letters(alphabet: Sequence[str]) -> None:
+    for letter in alphabet:
+        if not isinstance(letter, str) or len(letter) != 1 or letter in OPERATORS:
+            raise ValueError(
+                f"letter {letter!r} cannot be used in a regex: letters are single characters other "
+                "than the operators * | ( ) ? & + . ^ { } [ ] \\ and blanks; use from_table for it"
+            )
+
+
+def _check_size(regex: str) -> None:
+    """Bound the letters of `regex` with its repetitions `{m,n}` written out, before parsing it."""
+    sizes = [0]
+    last = 0
+    for token in re.finditer(r"\{(\d*)(,?)(\d*)\}|\(|\)|.", regex, re.DOTALL):
+        text = token.group()
+        if text == "(":
+            sizes.append(0)
+            last = 0
+        elif text == ")" and len(sizes) > 1:
+            last = sizes.pop()
+            sizes[-1] += last
+        elif token.group(1) is not None:
+            times = max(int(count or 1) for count in (token.group(1), token.group(3)))
+            sizes[-1] += last * (max(times, 1) - 1)
+            last *= max(times, 1)
+        else:
+            last = 1
+            sizes[-1] += 1
+        if sum(sizes) > MAX_REGEX:
+            raise too_large(
+                f"regex {regex[:40]!r} written out", sum(sizes), MAX_REGEX, "use fewer repetitions"
+            )
+
+
+def _regex_message(regex: str, alphabet: Sequence[str], error: BaseException) -> str:
+    letters = "".join(alphabet)
+    for symbol in regex:
+        if symbol not in alphabet and symbol not in OPERATORS and not _is_quantifier(regex, symbol):
+            return f"regex {regex!r} uses {symbol!r}, which is not in the alphabet {letters!r}"
+    for blank in " \t\n":
+        if blank in regex:
+            return f"regex {regex!r} contains a blank; blanks are not letters, remove it"
+    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return f"regex {regex!r} is malformed: {reason}"
+
+
+def _is_quantifier(regex: str, symbol: str) -> bool:
+    inside = "".join(re.findall(r"\{[\d,]*\}", regex))
+    return symbol in inside and symbol not in re.sub(r"\{[\d,]*\}", "", regex)

@@ -1,0 +1,26 @@
+"""What to learn: samplers with labels, masks and chance levels.
+
+    task = tasks.get("parity")
+    stream = tasks.generator(task, "train", seed=0)
+    batch = task.sample(64, 40, generator=stream)      # batch.tokens, batch.targets, batch.mask
+    held_out = tasks.evaluation_set(task)              # the same for every model
+
+`targets[b, t]` is what the model should say after reading `tokens[b, :t+1]`; `mask` is True where
+that counts. `available()` lists the names. Groups, regular expressions and known machines have
+tasks by their own names (`a4_x_z5`, `regex:(a|b)*ab`, `machine:dyck_2_depth_3`); `from_machine`
+makes one of any other machine.
+"""
+
+from statetrack.tasks._evaluation import accuracy as accuracy
+from statetrack.tasks._evaluation import evaluation_set as evaluation_set
+from statetrack.tasks._evaluation import generator as generator
+from statetrack.tasks._evaluation import seed_of as seed_of
+from statetrack.tasks._evaluation import sequence_accuracy as sequence_accuracy
+from statetrack.tasks._registry import available as available
+from statetrack.tasks._registry import get as get
+from statetrack.tasks._task import IGNORE as IGNORE
+from statetrack.tasks._task import Batch as Batch
+from statetrack.tasks._task import LengthRange as LengthRange
+from statetrack.tasks._task import Task as Task
+from statetrack.tasks.machines import from_machine as from_machine
+from statetrack.tasks.machines import from_regex as from_regex

@@ -1,0 +1,170 @@
+"""What a task is: a name, an alphabet, a length law, a chance level and a sampler."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statetrack._typing import Bool, Int
+
+IGNORE = -100
+"""The target where nothing is asked; `torch.nn.functional.cross_entropy` skips it by default."""
+
+
+class LengthRange(NamedTuple):
+    """Lengths drawn uniformly from `min .. max`, both included."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sequences, padded on the right.
+
+    Attributes:
+        tokens: what the model reads.
+        targets: `targets[b, t]` is the class the model should say after reading
+            `tokens[b, :t+1]`; `IGNORE` wherever `mask` is False.
+        mask: True where the answer counts.
+    """
+
+    tokens: Int[Tensor, "batch time"]
+    targets: Int[Tensor, "batch time"]
+    mask: Bool[Tensor, "batch time"]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        return Batch(self.tokens.to(device), self.targets.to(device), self.mask.to(device))
+
+    @property
+    def num_tokens(self) -> Int[Tensor, "batch"]:
+        """Tokens of each sequence without its padding (the last one is always supervised)."""
+        position = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
+        return (self.mask * position).amax(dim=1)
+
+
+Sampler = Callable[[int, LengthRange, torch.Generator, torch.device], Batch]
+"""(batch, lengths, generator, device) -> Batch."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """Something to learn. Get one with `tasks.get(name)` or `tasks.from_machine(machine)`.
+
+    Attributes:
+        name: the name it is found by.
+        summary: one line.
+        token_names: the input vocabulary, by id; its size is `vocab_size`.
+        class_names: what the model can answer, by target id; its size is `num_classes`. For the
+            tasks of the paper this is the input vocabulary, padding and all, as in its softmax.
+        pad_id: the input token after the end of a sequence. Models are causal and nothing after
+            the end is supervised, so padding cannot change a loss.
+        dense: True where every prefix that has an answer is supervised, False where only the
+            last position is.
+        chance: accuracy of guessing, the zero of `scaled_accuracy`.
+        length_means: what `length` counts in `sample` and in the two ranges below.
+        train_lengths, eval_lengths: the length laws of the protocol.
+        shortest: the smallest length there is.
+        fixed_length: True if a batch has one length unless `min_length` says otherwise.
+        num_tokens: the number of input tokens of a sequence of a given length.
+    """
+
+    name: str
+    summary: str
+    token_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    pad_id: int
+    dense: bool
+    chance: float
+    length_means: str
+    train_lengths: LengthRange
+    eval_lengths: LengthRange
+    shortest: int
+    fixed_length: bool = False
+    num_tokens: Callable[[int], int]
+    sampler: Sampler
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, {self.vocab_size} tokens, {self.num_classes} classes)"
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of input tokens, padding and special tokens included."""
+        return len(self.token_names)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes the model chooses from."""
+        return len(self.class_names)
+
+    def sample(
+        self,
+        batch: int,
+        max_length: int,
+        *,
+        min_length: int | None = None,
+        generator: torch.Generator,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """`batch` fresh sequences, their lengths uniform on `min_length .. max_length`.
+
+        `min_length` is by default the start of `train_lengths` (`max_length` itself for the tasks
+        of fixed length). The answer itself is not among the tokens: where it would come, the
+        sequence has ended.
+
+        On the CPU a batch is as wide as its longest sequence. On other devices it is as wide as a
+        sequence of `max_length`, because looking for the longest one would make the host wait;
+        nothing is copied between host and device. The same generator state gives the same batch on
+        the same kind of device.
+
+        >>> from statetrack import tasks
+        >>> generator = tasks.generator("parity", "train", seed=0)
+        >>> batch = tasks.get("parity").sample(4, 40, generator=generator)
+        >>> batch.mask.sum(dim=1).tolist()
+        [1, 1, 1, 1]
+        """
+        device = torch.device(device)
+        if batch < 1:
+            raise ValueError(f"task {self.name!r}: batch {batch} is out of range; at least 1")
+        if generator.device.type != device.type:
+            raise ValueError(
+                f"the generator is on {generator.device.type} but the batch is wanted on "
+                f"{device.type}; make it with torch.Generator({device.type!r})"
+            )
+        return self.sampler(batch, self.lengths(max_length, min_length), generator, device)
+
+    def lengths(self, max_length: int, min_length: int | None = None) -> LengthRange:
+        """The range `sample` would draw from, or a `ValueError` that says what is allowed."""
+        if min_length is None:
+            default = max_length if self.fixed_length else self.train_lengths.min
+            min_length = max(self.shortest, min(default, max_length))
+        if not self.shortest <= min_length <= max_length:
+            raise ValueError(
+                f"task {self.name!r}: lengths {min_length}..{max_length} are out of range; "
+                f"it needs {self.shortest} <= min_length <= max_length "
+                f"(length counts {self.length_means})"
+            )
+        return LengthRange(min_length, max_length)
+
+    def scaled_accuracy(self, accuracy: float) -> float:
+        """`(accuracy - chance) / (1 - chance)`: 0 for a guess, 1 for a solution, may be negative.
+
+        >>> from statetrack import tasks
+        >>> tasks.get("parity").scaled_accuracy(0.75)
+        0.5
+        """
+        return (accuracy - self.chance) / (1 - self.chance)
+
+    def decode(self, tokens: Int[Tensor, "time"]) -> str:
+        """One sequence in print, without its padding.
+
+        >>> from statetrack import tasks
+        >>> import torch
+        >>> tasks.get("mod_arithmetic").decode(torch.tensor([7, 1, 8, 4, 0, 0]))
+        '2+3='
+        """
+        names = [self.token_names[token] for token in tokens.tolist() if token != self.pad_id]
+        return ("" if all(len(name) == 1 for name in names) else " ").join(names)

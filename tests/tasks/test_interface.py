@@ -1,0 +1,187 @@
+"""Names, seeds, evaluation sets, accuracies, errors, devices."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+import torch
+
+from statetrack import tasks
+from statetrack.tasks import Batch, LengthRange
+from tests.helpers import unhooked
+
+from .oracles import draw
+
+NAMES = [*tasks.available(), "regex:(ab)*"]
+
+
+def same(a: Batch, b: Batch) -> bool:
+    pairs = ((a.tokens, b.tokens), (a.targets, b.targets), (a.mask, b.mask))
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_generator_decides(name: str) -> None:
+    assert same(draw(name, 20, 40), draw(name, 20, 40))
+    assert not same(draw(name, 20, 40), draw(name, 20, 40, seed=1))
+    task = tasks.get(name)
+    stream = tasks.generator(task, "train", 0)
+    first = task.sample(20, 40, generator=stream, device=torch.device("cpu"))
+    assert same(first, draw(name, 20, 40))
+    assert not same(first, task.sample(20, 40, generator=stream))  # the stream moves on
+
+
+def test_no_global_randomness() -> None:
+    before = torch.get_rng_state()
+    for name in NAMES:
+        draw(name, 5, 40)
+        tasks.evaluation_set(name, 5)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_evaluation_sets_are_fixed() -> None:
+    batch = tasks.evaluation_set("parity", 64)
+    assert same(batch, tasks.evaluation_set(tasks.get("parity"), 64))
+    assert not same(batch, tasks.evaluation_set("parity", 64, seed=1))
+    assert not same(batch, tasks.evaluation_set("parity", 64, split="test"))
+    assert batch.num_tokens.min() >= 39
+    short = tasks.evaluation_set("parity", 64, lengths=LengthRange(3, 5))
+    assert short.tokens.shape == (64, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("parity", "01011011110110110101"), ("mod_arithmetic_brackets", "((-1-(3+-1))+(-2+((0")],
+)
+def test_evaluation_sets_do_not_change_unnoticed(name: str, start: str) -> None:
+    first = tasks.evaluation_set(name, 2, seed=7).tokens[0]
+    assert tasks.get(name).decode(first).startswith(start)
+
+
+def test_splits_cannot_share_a_seed() -> None:
+    """The last two bits tell the splits apart, also in the 32 bits the CPU generator keeps."""
+    for name in ("parity", "s5"):
+        for seed in range(50):
+            kept = [
+                tasks.seed_of(name, split, seed) % 4 for split in ("train", "validation", "test")
+            ]
+            assert kept == [0, 1, 2]
+    seeds = {tasks.seed_of(name, "train", seed) % 2**32 for name in NAMES for seed in range(50)}
+    assert len(seeds) == len(NAMES) * 50
+    with pytest.raises(ValueError, match="train, validation, test"):
+        unhooked(tasks.seed_of)("parity", "valid", 0)
+
+
+def test_sequence_accuracy() -> None:
+    right = torch.zeros(4, 5, dtype=torch.long)
+    said = right.clone()
+    said[0, 2] = said[1, 4] = said[2, 0] = 1
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    expected = [0.75, 0.75, 0.5, 0.5, 0.25]
+    assert tasks.sequence_accuracy(said, right, mask).tolist() == expected
+    mask[2, 0] = False  # what is not supervised cannot be wrong
+    expected = [1.0, 1.0, 0.75, 0.75, 0.5]
+    assert tasks.sequence_accuracy(said, right, mask).tolist() == expected
+    assert tasks.accuracy(said, right, mask).item() == pytest.approx(17 / 19)
+
+
+def test_sequence_accuracy_is_whole_prefix_accuracy() -> None:
+    batch = draw("s3", 100, 30)
+    noise = torch.rand(batch.targets.shape, generator=torch.Generator().manual_seed(0)) < 0.05
+    said = torch.where(noise, batch.targets + 1, batch.targets)
+    curve = tasks.sequence_accuracy(said, batch.targets, batch.mask)
+    for t in range(31):
+        whole = (said[:, : t + 1] == batch.targets[:, : t + 1]).all(dim=1).float().mean()
+        assert curve[t] == pytest.approx(whole.item())
+
+
+def test_scaled_accuracy() -> None:
+    assert tasks.get("parity").scaled_accuracy(0.75) == 0.5
+    assert tasks.get("mod_arithmetic").scaled_accuracy(0.2) == 0
+    assert tasks.get("mod_arithmetic").scaled_accuracy(0.1) == pytest.approx(-0.125)
+
+
+def test_available_says_what_each_task_is() -> None:
+    lines = tasks.available()
+    for name in ("parity", "parity_dense", "mod_arithmetic_brackets", "s5_4tokens", "a4_x_z5"):
+        assert name in lines
+    assert all(line and "\n" not in line and len(line) < 80 for line in lines.values())
+    assert all(tasks.get(name).name == name for name in lines)
+    assert len(set(lines.values())) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("pairty", "parity"), ("S5", "s5"), ("mod_aritmetic", "mod_arithmetic"), ("", "parity")],
+)
+def test_unknown_names_suggest_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown task '{name}'.*{nearest}"):
+        tasks.get(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s1", "nothing to track"),
+        ("a5_swaps", "s5_swaps"),
+        ("s5_1tokens", "2..64"),
+        ("s9", "large"),
+    ],
+)
+def test_groups_that_are_no_tasks(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tasks.get(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "shortest", "longest", "message"),
+    [
+        ("parity", 1, 40, "1..40 .* 2 <= min_length"),
+        ("parity", 41, 40, "41..40 .* min_length <= max_length"),
+        ("parity", None, 1, "2..1 "),
+        ("mod_arithmetic", 2, 2, "3 <= min_length"),
+        ("s5", 0, 10, "1 <= min_length"),
+    ],
+)
+def test_lengths_out_of_range(name: str, shortest: int | None, longest: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw(name, 4, longest, shortest=shortest)
+
+
+def test_empty_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        draw("parity", 0, 40)
+
+
+def test_the_generator_must_be_on_the_device() -> None:
+    with pytest.raises(ValueError, match="torch.Generator\\('cuda'\\)"):
+        tasks.get("parity").sample(4, 40, generator=torch.Generator(), device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [name for name in NAMES if "regex" not in name])
+def test_the_gpu_never_waits_for_the_host(name: str) -> None:
+    """No copy in either direction once the tables are there, and the labels of the CPU's walker."""
+    task = tasks.get(name)
+    stream = tasks.generator(task, "train", 0, "cuda")
+    task.sample(8, 40, generator=stream, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch = task.sample(64, 40, generator=stream, device="cuda")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert batch.tokens.is_cuda and batch.tokens.shape == (64, task.num_tokens(40))
+    again = tasks.generator(task, "train", 0, "cuda")
+    task.sample(8, 40, generator=again, device="cuda")
+    assert same(batch, task.sample(64, 40, generator=again, device="cuda"))
+
+
+def test_docstrings() -> None:
+    names = [module.name for module in pkgutil.iter_modules(tasks.__path__)]
+    attempted = 0
+    for name in names:
+        result = doctest.testmod(importlib.import_module(f"statetrack.tasks.{name}"))
+        assert not result.failed
+        attempted += result.attempted
+    assert attempted >= 10
