@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint types unit bench clean
 
 demo: $(VENV)/.ready
-	$(BIN)/python -m statetrack.demo
+	$(BIN)/python -m statetrack demo
 
 test: lint types unit
 
