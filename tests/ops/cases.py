@@ -127,8 +127,10 @@ def delta(micro: int | None, gated: bool) -> Callable[[int, torch.Generator], di
 def dense(with_inputs: bool) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
     def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
         orthogonal = torch.linalg.qr(normal(g, BATCH, time, KEY, KEY)).Q
+        # without writes a zero would leave nothing to compare
+        size = special(g, [0.0 if with_inputs else 0.98, 1.0], BATCH, time, 1, 1)
         made = {
-            "A": special(g, [0.0, 1.0], BATCH, time, 1, 1) * orthogonal,
+            "A": size * orthogonal,
             "initial_state": normal(g, BATCH, KEY, VALUE),
         }
         if with_inputs:
