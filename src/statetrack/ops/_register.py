@@ -59,15 +59,19 @@ def differentiable_op(
         tensors = [value for value in inputs if isinstance(value, Tensor)]
         ctx.save_for_backward(*tensors, *output)
         ctx.mark_non_differentiable(*output[num_outputs:])
-        ctx.set_materialize_grads(True)
+        ctx.set_materialize_grads(False)  # none are wanted for what was only saved
 
-    def run_backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = list(ctx.saved_tensors)
         inputs = [
             saved.pop(0) if is_tensor else constant
             for is_tensor, constant in zip(ctx.is_tensor, ctx.constants, strict=True)
         ]
-        results = list(backward_op(*inputs, *saved, *grads[:num_outputs]))
+        output_grads = [
+            torch.zeros_like(output) if grad is None else grad
+            for output, grad in zip(saved[:num_outputs], grads[:num_outputs], strict=True)
+        ]
+        results = list(backward_op(*inputs, *saved, *output_grads))
         out: list[Tensor | None] = []
         for is_tensor, takes_grad in zip(ctx.is_tensor, ctx.optional_or_tensor, strict=True):
             grad = results.pop(0) if takes_grad else None

@@ -238,48 +238,69 @@ def _forward(
     scale: float,
 ) -> tuple[Tensor, ...]:
     results = _empty_results(q, k, v, beta, decay, initial_state, normalize, scale)
-    y, final_state, saved_inverse, saved_error, saved_states = results
-    micro = k.shape[2]
+    y, final_state = results[:2]
     state: Tensor | None = None
     for tile in _tiles(k, v, final_state.dtype):
         if tile.chunks.start == 0:
             state = _flat(initial_state, tile)
-        queries, wide_keys = tile.cut(q[:, :, None]), tile.cut(k, dtype=WIDE)
-        error, strength = tile.cut(v), tile.cut(beta[..., None])
-        a = None if decay is None else tile.cut(decay[:, :, None, :, None], fill=1.0)
-        poison = (
-            None
-            if _all_finite(wide_keys, error, strength, a)
-            else _drop_nan_(tile, micro, wide_keys, error, strength, a)
-        )
-        if normalize:
-            _normalize_(queries)
-            _normalize_(wide_keys)
-        gate = _gate(a, micro, queries)
-        keys = wide_keys.to(tile.dtype)
-        inverse = _inverse(wide_keys, strength, gate).to(tile.dtype)
-
-        error = torch.bmm(inverse, error)
-        writer = _times(keys * strength, gate.until_row)
-        attention = torch.bmm(queries, keys.mT).mul_(gate.query)
-        if state is None and tile.length == 1:
-            state = torch.bmm(writer.mT, error)
-            y_rows = torch.bmm(attention, error * strength)
-        else:
-            reader = torch.bmm(inverse, _times(keys, gate.since_row))
-            state, states = _carry_(tile, state, reader, writer, error, gate.whole)
-            y_rows = _times(torch.bmm(queries, states), gate.since)
-            y_rows.baddbmm_(attention, error * strength)
-            tile.save(states, saved_states)
-        tile.save(inverse, saved_inverse)
-        tile.save(error, saved_error)
-        if poison is not None:
-            y_rows += poison
-            state = state + tile.by_chunk(poison)[-1, :, -1:]
-        tile.join(y_rows.mul_(scale), y[:, :, None])
+        state = _forward_tile(tile, q, k, v, beta, decay, normalize, scale, state, results)
         if tile.time.stop >= y.shape[1]:
             final_state[tile.batch].copy_(state.view_as(final_state[tile.batch]))
     return results
+
+
+def _forward_tile(
+    tile: _Tile,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor | None,
+    normalize: bool,
+    scale: float,
+    state: Tensor | None,
+    results: tuple[Tensor, ...],
+) -> Tensor:
+    """Fills the tile's part of `results`, given the state before it; returns the state after it.
+
+    A state of None is zero.
+    """
+    y, _, saved_inverse, saved_error, saved_states = results
+    micro = k.shape[2]
+    queries, wide_keys = tile.cut(q[:, :, None]), tile.cut(k, dtype=WIDE)
+    error, strength = tile.cut(v), tile.cut(beta[..., None])
+    a = None if decay is None else tile.cut(decay[:, :, None, :, None], fill=1.0)
+    poison = (
+        None
+        if _all_finite(wide_keys, error, strength, a)
+        else _drop_nan_(tile, micro, wide_keys, error, strength, a)
+    )
+    if normalize:
+        _normalize_(queries)
+        _normalize_(wide_keys)
+    gate = _gate(a, micro, queries)
+    keys = wide_keys.to(tile.dtype)
+    inverse = _inverse(wide_keys, strength, gate).to(tile.dtype)
+
+    error = torch.bmm(inverse, error)
+    writer = _times(keys * strength, gate.until_row)
+    attention = torch.bmm(queries, keys.mT).mul_(gate.query)
+    if state is None and tile.length == 1:
+        state = torch.bmm(writer.mT, error)
+        y_rows = torch.bmm(attention, error * strength)
+    else:
+        reader = torch.bmm(inverse, _times(keys, gate.since_row))
+        state, states = _carry_(tile, state, reader, writer, error, gate.whole)
+        y_rows = _times(torch.bmm(queries, states), gate.since)
+        y_rows.baddbmm_(attention, error * strength)
+        tile.save(states, saved_states)
+    tile.save(inverse, saved_inverse)
+    tile.save(error, saved_error)
+    if poison is not None:
+        y_rows += poison
+        state = state + tile.by_chunk(poison)[-1, :, -1:]
+    tile.join(y_rows.mul_(scale), y[:, :, None])
+    return state
 
 
 def _carry_(
@@ -356,73 +377,101 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     """The gradients from what the chunks left behind: N, ε and the states between chunks."""
     grads = _empty_grads(q, k, v, beta, decay, initial_state)
-    grad_q, grad_k, grad_v, grad_beta, grad_decay, grad_initial = grads
-    micro = k.shape[2]
+    grad_initial = grads[-1]
     d_state: Tensor | None = None
     for tile in _tiles(k, v, final_state.dtype, backwards=True):
         if tile.time.stop >= y.shape[1]:
             d_state = _flat(grad_final, tile)
         assert d_state is not None
-        alone = tile.chunks.start == 0 and tile.length == 1 and initial_state is None
-        queries, keys, strength = tile.cut(q[:, :, None]), tile.cut(k), tile.cut(beta[..., None])
-        if normalize:
-            inverse_norm_q, inverse_norm_k = _normalize_(queries), _normalize_(keys)
-        a = None if decay is None else tile.cut(decay[:, :, None, :, None], fill=1.0)
-        gate = _gate(a, micro, queries)
-        inverse, error = tile.load(saved_inverse), tile.load(saved_error)
-        dy = tile.cut(grad_y[:, :, None]).mul_(scale)
-
-        products = torch.bmm(queries, keys.mT)
-        written = error * strength  # what a row adds to the state is its key times this
-        d_written = torch.bmm((products * gate.query).mT, dy)
-        until_keys = _times(keys, gate.until_row)
-        if alone:
-            d_states = d_state
-            d_written.baddbmm_(until_keys, d_state)
-        else:
-            states = tile.load(saved_states)
-            reader = torch.bmm(inverse, _times(keys, gate.since_row)).mul_(strength)
-            read = torch.bmm(_times(queries, gate.since).mT, dy)
-            d_state, d_states = _carry_back_(
-                tile, d_state, reader, until_keys, read, d_written, gate.whole
-            )
-
-        dv = torch.bmm(inverse.mT, d_written * strength)  # this is also the gradient of -g K S
-        d_system = torch.bmm(dv, error.mT)  # minus the gradient of E Diag(β), before its mask
-        gram = torch.bmm(keys, keys.mT)
-        d_attention = torch.bmm(dy, written.mT)
-        d_products = d_attention * gate.query
-        d_gram = (d_system * strength.mT).mul_(gate.key)
-        d_strength = _dot(error, d_written) - (d_system.mul_(gram) * gate.key).sum(1)[..., None]
-        dq = torch.bmm(d_products, keys)
-        dk = torch.bmm(d_products.mT, queries)
-        dk.baddbmm_(d_gram, keys, alpha=-1).baddbmm_(d_gram.mT, keys, alpha=-1)
-        d_until = torch.bmm(written, d_states.mT)
-        dk += _times(d_until, gate.until_row)
-        if not alone:
-            dq_since, dk_since = torch.bmm(dy, states.mT), torch.bmm(dv, states.mT)
-            dq += _times(dq_since, gate.since)
-            dk -= _times(dk_since, gate.since_row)
-
-        if gate.token is not None:
-            d_token = _per_token(d_attention.mul_(products), micro, 2)
-            d_token -= _per_token(_per_token(d_system.mul_(strength.mT), micro, 2), micro, 1)
-            d_token[:, -1:] += _per_token(_dot(d_until, keys), micro, 1).mT
-            d_since = None
-            if not alone:
-                d_since = _dot(dq_since, queries) - _per_token(_dot(dk_since, keys), micro, 1)
-                d_since[:, -1:] += (states * d_states).sum((1, 2))[:, None, None]
-            tile.join(_gate_gradient(gate, d_token, d_since), grad_decay[:, :, None, :, None])
-        if normalize:
-            dq.sub_(queries.mul_(_dot(dq, queries))).mul_(inverse_norm_q)
-            dk.sub_(keys.mul_(_dot(dk, keys))).mul_(inverse_norm_k)
-        tile.join(dq, grad_q[:, :, None])
-        tile.join(dk, grad_k)
-        tile.join(dv, grad_v)
-        tile.join(d_strength, grad_beta[..., None])
+        inputs = (q, k, v, beta, decay, initial_state, normalize, scale)
+        saved = (saved_inverse, saved_error, saved_states)
+        d_state = _backward_tile(tile, *inputs, *saved, grad_y, d_state, grads)
         if tile.chunks.start == 0 and initial_state is not None:
             grad_initial[tile.batch].copy_(d_state.view_as(grad_initial[tile.batch]))
     return grads
+
+
+def _backward_tile(
+    tile: _Tile,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor | None,
+    initial_state: Tensor | None,
+    normalize: bool,
+    scale: float,
+    saved_inverse: Tensor,
+    saved_error: Tensor,
+    saved_states: Tensor,
+    grad_y: Tensor,
+    d_state: Tensor,
+    grads: tuple[Tensor, ...],
+) -> Tensor:
+    """Fills the tile's part of `grads`, given the gradient of the state after it.
+
+    Returns the gradient of the state before it, which is left out where that is known to be zero.
+    """
+    grad_q, grad_k, grad_v, grad_beta, grad_decay, _ = grads
+    micro = k.shape[2]
+    alone = tile.chunks.start == 0 and tile.length == 1 and initial_state is None
+    queries, keys, strength = tile.cut(q[:, :, None]), tile.cut(k), tile.cut(beta[..., None])
+    if normalize:
+        inverse_norm_q, inverse_norm_k = _normalize_(queries), _normalize_(keys)
+    a = None if decay is None else tile.cut(decay[:, :, None, :, None], fill=1.0)
+    gate = _gate(a, micro, queries)
+    inverse, error = tile.load(saved_inverse), tile.load(saved_error)
+    dy = tile.cut(grad_y[:, :, None]).mul_(scale)
+
+    products = torch.bmm(queries, keys.mT)
+    written = error * strength  # what a row adds to the state is its key times this
+    d_written = torch.bmm((products * gate.query).mT, dy)
+    until_keys = _times(keys, gate.until_row)
+    if alone:
+        d_states = d_state
+        d_written.baddbmm_(until_keys, d_state)
+    else:
+        states = tile.load(saved_states)
+        reader = torch.bmm(inverse, _times(keys, gate.since_row)).mul_(strength)
+        read = torch.bmm(_times(queries, gate.since).mT, dy)
+        d_state, d_states = _carry_back_(
+            tile, d_state, reader, until_keys, read, d_written, gate.whole
+        )
+
+    dv = torch.bmm(inverse.mT, d_written * strength)  # this is also the gradient of -g K S
+    d_system = torch.bmm(dv, error.mT)  # minus the gradient of E Diag(β), before its mask
+    gram = torch.bmm(keys, keys.mT)
+    d_attention = torch.bmm(dy, written.mT)
+    d_products = d_attention * gate.query
+    d_gram = (d_system * strength.mT).mul_(gate.key)
+    d_strength = _dot(error, d_written) - (d_system.mul_(gram) * gate.key).sum(1)[..., None]
+    dq = torch.bmm(d_products, keys)
+    dk = torch.bmm(d_products.mT, queries)
+    dk.baddbmm_(d_gram, keys, alpha=-1).baddbmm_(d_gram.mT, keys, alpha=-1)
+    d_until = torch.bmm(written, d_states.mT)
+    dk += _times(d_until, gate.until_row)
+    if not alone:
+        dq_since, dk_since = torch.bmm(dy, states.mT), torch.bmm(dv, states.mT)
+        dq += _times(dq_since, gate.since)
+        dk -= _times(dk_since, gate.since_row)
+
+    if gate.token is not None:
+        d_token = _per_token(d_attention.mul_(products), micro, 2)
+        d_token -= _per_token(_per_token(d_system.mul_(strength.mT), micro, 2), micro, 1)
+        d_token[:, -1:] += _per_token(_dot(d_until, keys), micro, 1).mT
+        d_since = None
+        if not alone:
+            d_since = _dot(dq_since, queries) - _per_token(_dot(dk_since, keys), micro, 1)
+            d_since[:, -1:] += (states * d_states).sum((1, 2))[:, None, None]
+        tile.join(_gate_gradient(gate, d_token, d_since), grad_decay[:, :, None, :, None])
+    if normalize:
+        dq.sub_(queries.mul_(_dot(dq, queries))).mul_(inverse_norm_q)
+        dk.sub_(keys.mul_(_dot(dk, keys))).mul_(inverse_norm_k)
+    tile.join(dq, grad_q[:, :, None])
+    tile.join(dk, grad_k)
+    tile.join(dv, grad_v)
+    tile.join(d_strength, grad_beta[..., None])
+    return d_state
 
 
 def _carry_back_(
