@@ -22,20 +22,35 @@ Backend = Literal["auto", "reference", "torch", "numba", "triton"]
 
 # op -> backend -> module below statetrack.ops that holds a function of the op's name
 _MODULES: dict[str, dict[str, str]] = {
-    "diagonal_scan": {"reference": "_reference", "torch": "_torch.diagonal"},
+    "diagonal_scan": {
+        "reference": "_reference",
+        "torch": "_torch.diagonal",
+        "numba": "_numba.diagonal",
+        "triton": "_triton.diagonal",
+    },
     "selective_scan": {
         "reference": "_reference",
         "torch": "_torch.selective",
         "numba": "_numba.selective",
+        "triton": "_triton.selective",
     },
-    "linear_attention": {"reference": "_reference", "torch": "_torch.linear_attention"},
+    "linear_attention": {
+        "reference": "_reference",
+        "torch": "_torch.linear_attention",
+        "numba": "_numba.linear_attention",
+    },
     "delta_product": {
         "reference": "_reference",
         "torch": "_torch.delta",
         "triton": "_triton.delta",
     },
     "matrix_scan": {"reference": "_reference", "torch": "_torch.dense"},
-    "slstm_scan": {"reference": "_reference", "torch": "_torch.slstm"},
+    "slstm_scan": {
+        "reference": "_reference",
+        "torch": "_torch.slstm",
+        "numba": "_numba.slstm",
+        "triton": "_triton.slstm",
+    },
 }
 # delta_rule is delta_product with one micro-step: one implementation serves both
 _ALIASES = {"delta_rule": "delta_product"}

@@ -1,0 +1,34 @@
+"""Rows of a [T, size] array, four tokens at a time: what the scans load ahead."""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+__all__ = ["load_four", "load_row", "store_row"]
+
+
+@triton.jit
+@no_type_check
+def load_row(ptr, t, T, size, index, COMPUTE: tl.constexpr):
+    """Row t of a [T, size] array at `index`; zeros from T on."""
+    limit = tl.where(t < T, size, 0)
+    return tl.load(ptr + t * size + index, mask=index < limit, other=0.0).to(COMPUTE)
+
+
+@triton.jit
+@no_type_check
+def load_four(ptr, t, T, size, index, COMPUTE: tl.constexpr):
+    """Rows t to t+3."""
+    x0 = load_row(ptr, t, T, size, index, COMPUTE)
+    x1 = load_row(ptr, t + 1, T, size, index, COMPUTE)
+    x2 = load_row(ptr, t + 2, T, size, index, COMPUTE)
+    x3 = load_row(ptr, t + 3, T, size, index, COMPUTE)
+    return x0, x1, x2, x3
+
+
+@triton.jit
+@no_type_check
+def store_row(ptr, t, T, size, index, x):
+    limit = tl.where(t < T, size, 0)
+    tl.store(ptr + t * size + index, x, mask=index < limit)

@@ -1,0 +1,360 @@
+"""`diagonal_scan`, real or complex: one kernel forward, one backward.
+
+A program runs a block of M = prod(dim) elements of one batch row through time, four tokens at a
+time; the next four are loaded meanwhile. Complex numbers travel as (real, imaginary) pairs.
+The backward is the same scan from the last token to the first,
+
+    g_t = dh_t + conj(a_{t+1}) g_{t+1},    dx_t = g_t,    da_t = g_t conj(h_{t-1}),
+
+and needs nothing but a and the states, which are the op's output. Both kernels move the fewest
+bytes possible: each input is read once and each output written once.
+"""
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statetrack._typing import Inexact
+from statetrack.ops._register import differentiable_op
+from statetrack.ops._triton._runtime import check_version, on_device_of
+
+__all__ = ["diagonal_scan"]
+
+BLOCK = 64  # elements per program, which is one warp
+
+
+def diagonal_scan(
+    decay: Inexact[Tensor, "batch time *dim"],
+    inputs: Inexact[Tensor, "batch time *dim"],
+    initial_state: Inexact[Tensor, "batch *dim"] | None,
+) -> tuple[Inexact[Tensor, "batch time *dim"], Inexact[Tensor, "batch *dim"]]:
+    """See `statetrack.ops.diagonal_scan`."""
+    check_version()
+    states, final_state = _op(decay, inputs, initial_state)
+    return states, final_state
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+@triton.jit
+@no_type_check
+def _load(ptr, row, index, size, COMPLEX: tl.constexpr):
+    """(real, imaginary) of row `row` of a [rows, size] array; zeros where index >= size."""
+    if COMPLEX:
+        at = ptr + (row * size + index) * 2
+        return tl.load(at, mask=index < size, other=0.0), tl.load(
+            at + 1, mask=index < size, other=0.0
+        )
+    else:
+        x = tl.load(ptr + row * size + index, mask=index < size, other=0.0)
+        return x, x
+
+
+@triton.jit
+@no_type_check
+def _store(ptr, row, index, size, real, imag, COMPLEX: tl.constexpr):
+    if COMPLEX:
+        at = ptr + (row * size + index) * 2
+        tl.store(at, real, mask=index < size)
+        tl.store(at + 1, imag, mask=index < size)
+    else:
+        tl.store(ptr + row * size + index, real, mask=index < size)
+
+
+@triton.jit
+@no_type_check
+def _multiply_add(ar, ai, br, bi, cr, ci, SIGN: tl.constexpr, COMPLEX: tl.constexpr):
+    """a b + c, or conj(a) b + c for SIGN = -1."""
+    if COMPLEX:
+        return ar * br - SIGN * ai * bi + cr, ar * bi + SIGN * ai * br + ci
+    else:
+        x = ar * br + cr
+        return x, x
+
+
+@triton.jit
+@no_type_check
+def _forward_kernel(
+    decay_ptr,
+    inputs_ptr,
+    start_ptr,
+    states_ptr,
+    final_ptr,
+    T,
+    size,
+    BLOCK: tl.constexpr,
+    COMPLEX: tl.constexpr,
+):
+    blocks = tl.cdiv(size, BLOCK)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    m = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    first, last = b * T, b * T + T - 1
+    hr = tl.zeros([BLOCK], states_ptr.dtype.element_ty)
+    hi = hr
+    if start_ptr is not None:
+        hr, hi = _load(start_ptr, b, m, size, COMPLEX)
+    for t in range(0, T, 4):
+        row = first + t
+        # past the end the last token is read again, and neither stored nor added
+        ar0, ai0 = _load(decay_ptr, row, m, size, COMPLEX)
+        ar1, ai1 = _load(decay_ptr, tl.minimum(row + 1, last), m, size, COMPLEX)
+        ar2, ai2 = _load(decay_ptr, tl.minimum(row + 2, last), m, size, COMPLEX)
+        ar3, ai3 = _load(decay_ptr, tl.minimum(row + 3, last), m, size, COMPLEX)
+        xr0, xi0 = _load(inputs_ptr, row, m, size, COMPLEX)
+        xr1, xi1 = _load(inputs_ptr, tl.minimum(row + 1, last), m, size, COMPLEX)
+        xr2, xi2 = _load(inputs_ptr, tl.minimum(row + 2, last), m, size, COMPLEX)
+        xr3, xi3 = _load(inputs_ptr, tl.minimum(row + 3, last), m, size, COMPLEX)
+        hr, hi = _multiply_add(ar0, ai0, hr, hi, xr0, xi0, 1, COMPLEX)
+        _store(states_ptr, row, m, size, hr, hi, COMPLEX)
+        if t + 1 < T:
+            hr, hi = _multiply_add(ar1, ai1, hr, hi, xr1, xi1, 1, COMPLEX)
+            _store(states_ptr, row + 1, m, size, hr, hi, COMPLEX)
+        if t + 2 < T:
+            hr, hi = _multiply_add(ar2, ai2, hr, hi, xr2, xi2, 1, COMPLEX)
+            _store(states_ptr, row + 2, m, size, hr, hi, COMPLEX)
+        if t + 3 < T:
+            hr, hi = _multiply_add(ar3, ai3, hr, hi, xr3, xi3, 1, COMPLEX)
+            _store(states_ptr, row + 3, m, size, hr, hi, COMPLEX)
+    _store(final_ptr, b, m, size, hr, hi, COMPLEX)
+
+
+@triton.jit
+@no_type_check
+def _step_back(
+    gr,
+    gi,
+    ar,
+    ai,
+    hr,
+    hi,
+    dr,
+    di,
+    ddecay_ptr,
+    dinputs_ptr,
+    row,
+    m,
+    size,
+    COMPLEX: tl.constexpr,
+):
+    """One token: g += dh, dx = g, da = g conj(h before); returns conj(a) g."""
+    gr += dr
+    if COMPLEX:
+        gi += di
+        dar, dai = _multiply_add(hr, hi, gr, gi, 0.0, 0.0, -1, COMPLEX)
+        nr, ni = _multiply_add(ar, ai, gr, gi, 0.0, 0.0, -1, COMPLEX)
+    else:
+        gi = gr
+        dar, dai = gr * hr, gi
+        nr, ni = ar * gr, gi
+    _store(dinputs_ptr, row, m, size, gr, gi, COMPLEX)
+    _store(ddecay_ptr, row, m, size, dar, dai, COMPLEX)
+    return nr, ni
+
+
+@triton.jit
+@no_type_check
+def _backward_kernel(
+    decay_ptr,
+    states_ptr,
+    start_ptr,
+    dstates_ptr,
+    dfinal_ptr,
+    ddecay_ptr,
+    dinputs_ptr,
+    dstart_ptr,
+    T,
+    size,
+    BLOCK: tl.constexpr,
+    COMPLEX: tl.constexpr,
+):
+    blocks = tl.cdiv(size, BLOCK)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    m = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    first = b * T
+    gr, gi = _load(dfinal_ptr, b, m, size, COMPLEX)
+    # tokens T-1 to 1 in groups of four, then token 0, whose state before is the start
+    for t in range(T - 1, 0, -4):
+        row = first + t
+        ar0, ai0 = _load(decay_ptr, row, m, size, COMPLEX)
+        ar1, ai1 = _load(decay_ptr, tl.maximum(row - 1, first), m, size, COMPLEX)
+        ar2, ai2 = _load(decay_ptr, tl.maximum(row - 2, first), m, size, COMPLEX)
+        ar3, ai3 = _load(decay_ptr, tl.maximum(row - 3, first), m, size, COMPLEX)
+        dr0, di0 = _load(dstates_ptr, row, m, size, COMPLEX)
+        dr1, di1 = _load(dstates_ptr, tl.maximum(row - 1, first), m, size, COMPLEX)
+        dr2, di2 = _load(dstates_ptr, tl.maximum(row - 2, first), m, size, COMPLEX)
+        dr3, di3 = _load(dstates_ptr, tl.maximum(row - 3, first), m, size, COMPLEX)
+        hr0, hi0 = _load(states_ptr, row - 1, m, size, COMPLEX)
+        hr1, hi1 = _load(states_ptr, tl.maximum(row - 2, first), m, size, COMPLEX)
+        hr2, hi2 = _load(states_ptr, tl.maximum(row - 3, first), m, size, COMPLEX)
+        hr3, hi3 = _load(states_ptr, tl.maximum(row - 4, first), m, size, COMPLEX)
+        gr, gi = _step_back(
+            gr, gi, ar0, ai0, hr0, hi0, dr0, di0, ddecay_ptr, dinputs_ptr, row, m, size, COMPLEX
+        )
+        if t > 1:
+            gr, gi = _step_back(
+                gr,
+                gi,
+                ar1,
+                ai1,
+                hr1,
+                hi1,
+                dr1,
+                di1,
+                ddecay_ptr,
+                dinputs_ptr,
+                row - 1,
+                m,
+                size,
+                COMPLEX,
+            )
+        if t > 2:
+            gr, gi = _step_back(
+                gr,
+                gi,
+                ar2,
+                ai2,
+                hr2,
+                hi2,
+                dr2,
+                di2,
+                ddecay_ptr,
+                dinputs_ptr,
+                row - 2,
+                m,
+                size,
+                COMPLEX,
+            )
+        if t > 3:
+            gr, gi = _step_back(
+                gr,
+                gi,
+                ar3,
+                ai3,
+                hr3,
+                hi3,
+                dr3,
+                di3,
+                ddecay_ptr,
+                dinputs_ptr,
+                row - 3,
+                m,
+                size,
+                COMPLEX,
+            )
+    ar, ai = _load(decay_ptr, first, m, size, COMPLEX)
+    dr, di = _load(dstates_ptr, first, m, size, COMPLEX)
+    hr = tl.zeros([BLOCK], decay_ptr.dtype.element_ty)
+    hi = hr
+    if start_ptr is not None:
+        hr, hi = _load(start_ptr, b, m, size, COMPLEX)
+    gr, gi = _step_back(
+        gr, gi, ar, ai, hr, hi, dr, di, ddecay_ptr, dinputs_ptr, first, m, size, COMPLEX
+    )
+    if dstart_ptr is not None:
+        _store(dstart_ptr, b, m, size, gr, gi, COMPLEX)
+
+
+# ------------------------------------------------------------------------------------- launches
+
+
+def _real(x: Tensor | None) -> Tensor | None:
+    """Contiguous; complex numbers as pairs of real ones."""
+    if x is None:
+        return None
+    x = x.resolve_conj().contiguous()
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def _forward(decay: Tensor, inputs: Tensor, initial_state: Tensor | None) -> tuple[Tensor, ...]:
+    states, final = _forward_fake(decay, inputs, initial_state)
+    if final.numel() == 0:
+        return states, final
+    size = final[0].numel()
+    with on_device_of(inputs):
+        _forward_kernel[(final.shape[0] * triton.cdiv(size, BLOCK),)](
+            _real(decay),
+            _real(inputs),
+            _real(initial_state),
+            _real(states),
+            _real(final),
+            inputs.shape[1],
+            size,
+            BLOCK=BLOCK,
+            COMPLEX=inputs.is_complex(),
+            num_warps=1,
+        )
+    return states, final
+
+
+def _forward_fake(
+    decay: Tensor, inputs: Tensor, initial_state: Tensor | None
+) -> tuple[Tensor, ...]:
+    return inputs.new_empty(inputs.shape), inputs.new_empty(inputs[:, 0].shape)
+
+
+def _backward(
+    decay: Tensor,
+    inputs: Tensor,
+    initial_state: Tensor | None,
+    states: Tensor,
+    final: Tensor,
+    dstates: Tensor,
+    dfinal: Tensor,
+) -> tuple[Tensor, ...]:
+    grads = _backward_fake(decay, inputs, initial_state, states, final, dstates, dfinal)
+    ddecay, dinputs, dstart = grads
+    if final.numel() == 0:
+        return grads
+    size = final[0].numel()
+    with on_device_of(inputs):
+        _backward_kernel[(final.shape[0] * triton.cdiv(size, BLOCK),)](
+            _real(decay),
+            _real(states),
+            _real(initial_state),
+            _real(dstates),
+            _real(dfinal),
+            _real(ddecay),
+            _real(dinputs),
+            None if initial_state is None else _real(dstart),
+            inputs.shape[1],
+            size,
+            BLOCK=BLOCK,
+            COMPLEX=inputs.is_complex(),
+            num_warps=1,
+        )
+    return grads
+
+
+def _backward_fake(
+    decay: Tensor,
+    inputs: Tensor,
+    initial_state: Tensor | None,
+    states: Tensor,
+    final: Tensor,
+    dstates: Tensor,
+    dfinal: Tensor,
+) -> tuple[Tensor, ...]:
+    return tuple(
+        decay.new_empty(0) if x is None else x.new_empty(x.shape)
+        for x in (decay, inputs, initial_state)
+    )
+
+
+_INPUTS = "Tensor decay, Tensor inputs, Tensor? initial_state"
+_op = differentiable_op(
+    "diagonal_scan_triton",
+    schema=f"({_INPUTS}) -> (Tensor, Tensor)",
+    forward=_forward,
+    forward_fake=_forward_fake,
+    backward_schema=(
+        f"({_INPUTS}, Tensor states, Tensor final, Tensor dstates, Tensor dfinal)"
+        " -> (Tensor, Tensor, Tensor)"
+    ),
+    backward=_backward,
+    backward_fake=_backward_fake,
+    num_outputs=2,
+)

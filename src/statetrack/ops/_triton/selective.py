@@ -1,0 +1,532 @@
+"""`selective_scan` with the state in registers: one kernel forward, one backward.
+
+Letters: B batch, T time, C channels, N state size per channel. One program runs a block of channels
+of one batch row through time, four tokens at a time: while four are computed, the next four are
+loaded. With E = exp(Δ A) the eigenvalue is a = E + low (1 - E), which is exactly 1 where Δ = 0.
+
+The forward saves the state before every fourth token. The backward takes the groups of four from
+the last to the first: it replays a group from its saved state, keeping the four states and the four
+E in registers, and then walks back through them. Nothing is divided by a, so a = 0 is no special
+case. Sums over channels (dB, dC) and over the batch (dA, dD) leave the kernel as one part per
+program and are added up outside: the result does not depend on the order of programs.
+"""
+
+import math
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statetrack._typing import Float
+from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._triton._rows import load_four, store_row
+from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
+
+__all__ = ["selective_scan"]
+
+LOG2_E = tl.constexpr(1 / math.log(2))
+GROUP = 4  # tokens between saved states; the kernels spell out four steps
+
+
+def selective_scan(
+    u: Float[Tensor, "batch time channels"],
+    delta: Float[Tensor, "batch time channels"],
+    A: Float[Tensor, "channels state"],
+    B: Float[Tensor, "batch time state"],
+    C: Float[Tensor, "batch time state"],
+    D: Float[Tensor, "channels"] | None,
+    low: float,
+    initial_state: Float[Tensor, "batch channels state"] | None,
+) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "batch channels state"]]:
+    """See `statetrack.ops.selective_scan`."""
+    check_version()
+    D = None if D is None else D.unsqueeze(0)
+    save = torch.is_grad_enabled()
+    y, state, _ = _op(u, delta, A.unsqueeze(0), B, C, D, low, initial_state, save)
+    return y, state
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+@triton.jit
+@no_type_check
+def _step(h, u, delta, log2_decay, B, LOW: tl.constexpr):
+    """(the next state, E = exp(Δ A)), with A in units of log 2."""
+    E = tl.exp2(delta[:, None] * log2_decay)
+    a = E + LOW * (1.0 - E)
+    return a * h + (delta * u)[:, None] * B[None, :], E
+
+
+@triton.jit
+@no_type_check
+def _forward_kernel(
+    u_ptr,
+    delta_ptr,
+    A_ptr,
+    B_ptr,
+    C_ptr,
+    D_ptr,
+    start_ptr,
+    y_ptr,
+    final_ptr,
+    kept_ptr,
+    T,
+    channels,
+    rows_per_group,
+    N: tl.constexpr,
+    BC: tl.constexpr,
+    BN: tl.constexpr,
+    LOW: tl.constexpr,
+    SAVE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    blocks = tl.cdiv(channels, BC)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    group = b // rows_per_group
+    c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    n = tl.arange(0, BN)
+    at = c[:, None] * N + n[None, :]
+    inside = (c < channels)[:, None] & (n < N)[None, :]
+    size = channels * N
+
+    u_ptr += b * T * channels
+    delta_ptr += b * T * channels
+    y_ptr += b * T * channels
+    B_ptr += b * T * N
+    C_ptr += b * T * N
+    A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
+    log2_decay = A * LOG2_E
+    h = tl.zeros([BC, BN], COMPUTE)
+    if start_ptr is not None:
+        h += tl.load(start_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
+    D = tl.zeros([BC], COMPUTE)
+    if D_ptr is not None:
+        D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
+
+    kept_at = kept_ptr + b * ((T + 3) // 4) * size + at
+    u0, u1, u2, u3 = load_four(u_ptr, 0, T, channels, c, COMPUTE)
+    d0, d1, d2, d3 = load_four(delta_ptr, 0, T, channels, c, COMPUTE)
+    B0, B1, B2, B3 = load_four(B_ptr, 0, T, N, n, COMPUTE)
+    C0, C1, C2, C3 = load_four(C_ptr, 0, T, N, n, COMPUTE)
+    for t in range(0, T, 4):
+        if SAVE:
+            tl.store(kept_at, h, mask=inside)
+            kept_at += size
+        u4, u5, u6, u7 = load_four(u_ptr, t + 4, T, channels, c, COMPUTE)
+        d4, d5, d6, d7 = load_four(delta_ptr, t + 4, T, channels, c, COMPUTE)
+        B4, B5, B6, B7 = load_four(B_ptr, t + 4, T, N, n, COMPUTE)
+        C4, C5, C6, C7 = load_four(C_ptr, t + 4, T, N, n, COMPUTE)
+        h, _ = _step(h, u0, d0, log2_decay, B0, LOW)
+        store_row(y_ptr, t, T, channels, c, tl.sum(h * C0[None, :], 1) + D * u0)
+        h, _ = _step(h, u1, d1, log2_decay, B1, LOW)
+        store_row(y_ptr, t + 1, T, channels, c, tl.sum(h * C1[None, :], 1) + D * u1)
+        h, _ = _step(h, u2, d2, log2_decay, B2, LOW)
+        store_row(y_ptr, t + 2, T, channels, c, tl.sum(h * C2[None, :], 1) + D * u2)
+        h, _ = _step(h, u3, d3, log2_decay, B3, LOW)
+        store_row(y_ptr, t + 3, T, channels, c, tl.sum(h * C3[None, :], 1) + D * u3)
+        u0, u1, u2, u3 = u4, u5, u6, u7
+        d0, d1, d2, d3 = d4, d5, d6, d7
+        B0, B1, B2, B3 = B4, B5, B6, B7
+        C0, C1, C2, C3 = C4, C5, C6, C7
+    tl.store(final_ptr + b * size + at, h, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _step_back(
+    dh,
+    dA,
+    dD,
+    before,
+    after,
+    E,
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D,
+    du_ptr,
+    ddelta_ptr,
+    dB_ptr,
+    dC_ptr,
+    dy,
+    t,
+    T,
+    channels,
+    c,
+    n,
+    N: tl.constexpr,
+    LOW: tl.constexpr,
+):
+    """One token of the backward; stores its du, dΔ, dB, dC and returns (dh, dA, dD) before it."""
+    dh += dy[:, None] * C[None, :]
+    store_row(dC_ptr, t, T, N, n, tl.sum(dy[:, None] * after, 0))
+    store_row(dB_ptr, t, T, N, n, tl.sum((delta * u)[:, None] * dh, 0))
+    dwrite = tl.sum(dh * B[None, :], 1)
+    dexponent = (1.0 - LOW) * E * (dh * before)
+    store_row(du_ptr, t, T, channels, c, delta * dwrite + D * dy)
+    store_row(ddelta_ptr, t, T, channels, c, u * dwrite + tl.sum(dexponent * A, 1))
+    a = E + LOW * (1.0 - E)
+    return a * dh, dA + delta[:, None] * dexponent, dD + dy * u
+
+
+@triton.jit
+@no_type_check
+def _backward_kernel(
+    u_ptr,
+    delta_ptr,
+    A_ptr,
+    B_ptr,
+    C_ptr,
+    D_ptr,
+    kept_ptr,
+    dy_ptr,
+    dfinal_ptr,
+    du_ptr,
+    ddelta_ptr,
+    dA_ptr,
+    dB_ptr,
+    dC_ptr,
+    dD_ptr,
+    dstart_ptr,
+    T,
+    channels,
+    rows_per_group,
+    batch,
+    N: tl.constexpr,
+    BC: tl.constexpr,
+    BN: tl.constexpr,
+    LOW: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """dA [B, C, N] and dD [B, C] are one part per batch row, dB and dC one per channel block."""
+    blocks = tl.cdiv(channels, BC)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    block = (tl.program_id(0) % blocks).to(tl.int64)
+    group = b // rows_per_group
+    c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    n = tl.arange(0, BN)
+    at = c[:, None] * N + n[None, :]
+    inside = (c < channels)[:, None] & (n < N)[None, :]
+    size = channels * N
+
+    u_ptr += b * T * channels
+    delta_ptr += b * T * channels
+    dy_ptr += b * T * channels
+    du_ptr += b * T * channels
+    ddelta_ptr += b * T * channels
+    B_ptr += b * T * N
+    C_ptr += b * T * N
+    dB_ptr += (block * batch + b) * T * N
+    dC_ptr += (block * batch + b) * T * N
+    A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
+    log2_decay = A * LOG2_E
+    D = tl.zeros([BC], COMPUTE)
+    if D_ptr is not None:
+        D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
+    dh = tl.load(dfinal_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
+    dA = tl.zeros([BC, BN], COMPUTE)
+    dD = tl.zeros([BC], COMPUTE)
+
+    groups = (T + 3) // 4
+    for i in range(groups):
+        t = (groups - 1 - i) * 4
+        h0 = tl.load(kept_ptr + (b * groups + t // 4) * size + at, mask=inside, other=0.0)
+        u0, u1, u2, u3 = load_four(u_ptr, t, T, channels, c, COMPUTE)
+        d0, d1, d2, d3 = load_four(delta_ptr, t, T, channels, c, COMPUTE)
+        B0, B1, B2, B3 = load_four(B_ptr, t, T, N, n, COMPUTE)
+        C0, C1, C2, C3 = load_four(C_ptr, t, T, N, n, COMPUTE)
+        y0, y1, y2, y3 = load_four(dy_ptr, t, T, channels, c, COMPUTE)
+        h1, E0 = _step(h0, u0, d0, log2_decay, B0, LOW)
+        h2, E1 = _step(h1, u1, d1, log2_decay, B1, LOW)
+        h3, E2 = _step(h2, u2, d2, log2_decay, B2, LOW)
+        h4, E3 = _step(h3, u3, d3, log2_decay, B3, LOW)
+        dh, dA, dD = _step_back(
+            dh,
+            dA,
+            dD,
+            h3,
+            h4,
+            E3,
+            u3,
+            d3,
+            A,
+            B3,
+            C3,
+            D,
+            du_ptr,
+            ddelta_ptr,
+            dB_ptr,
+            dC_ptr,
+            y3,
+            t + 3,
+            T,
+            channels,
+            c,
+            n,
+            N,
+            LOW,
+        )
+        dh, dA, dD = _step_back(
+            dh,
+            dA,
+            dD,
+            h2,
+            h3,
+            E2,
+            u2,
+            d2,
+            A,
+            B2,
+            C2,
+            D,
+            du_ptr,
+            ddelta_ptr,
+            dB_ptr,
+            dC_ptr,
+            y2,
+            t + 2,
+            T,
+            channels,
+            c,
+            n,
+            N,
+            LOW,
+        )
+        dh, dA, dD = _step_back(
+            dh,
+            dA,
+            dD,
+            h1,
+            h2,
+            E1,
+            u1,
+            d1,
+            A,
+            B1,
+            C1,
+            D,
+            du_ptr,
+            ddelta_ptr,
+            dB_ptr,
+            dC_ptr,
+            y1,
+            t + 1,
+            T,
+            channels,
+            c,
+            n,
+            N,
+            LOW,
+        )
+        dh, dA, dD = _step_back(
+            dh,
+            dA,
+            dD,
+            h0,
+            h1,
+            E0,
+            u0,
+            d0,
+            A,
+            B0,
+            C0,
+            D,
+            du_ptr,
+            ddelta_ptr,
+            dB_ptr,
+            dC_ptr,
+            y0,
+            t,
+            T,
+            channels,
+            c,
+            n,
+            N,
+            LOW,
+        )
+    tl.store(dA_ptr + b * size + at, dA, mask=inside)
+    if dD_ptr is not None:
+        tl.store(dD_ptr + b * channels + c, dD, mask=c < channels)
+    if dstart_ptr is not None:
+        tl.store(dstart_ptr + b * size + at, dh, mask=inside)
+
+
+# ------------------------------------------------------------------------------------- launches
+
+
+def _block(channels: int, state: int, elements: int) -> int:
+    """Channels per program, which is one warp: few enough that a lane holds little."""
+    return max(1, min(power_of_two(channels), elements // power_of_two(state)))
+
+
+def _forward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    low: float,
+    initial_state: Tensor | None,
+    save: bool,
+) -> tuple[Tensor, ...]:
+    results = _forward_fake(u, delta, A, B, C, D, low, initial_state, save)
+    y, state, kept = results
+    if state.numel() == 0:
+        return results
+    batch, time, channels = u.shape
+    size = A.shape[-1]
+    block = _block(channels, size, 256)
+    with on_device_of(u):
+        _forward_kernel[(batch * triton.cdiv(channels, block),)](
+            u.contiguous(),
+            delta.contiguous(),
+            A.contiguous(),
+            B.contiguous(),
+            C.contiguous(),
+            None if D is None else D.contiguous(),
+            None if initial_state is None else initial_state.contiguous(),
+            y,
+            state,
+            kept,
+            time,
+            channels,
+            batch // A.shape[0],
+            N=size,
+            BC=block,
+            BN=power_of_two(size),
+            LOW=low,
+            SAVE=save,
+            COMPUTE=triton_dtype(state.dtype),
+            num_warps=1,
+        )
+    return results
+
+
+def _forward_fake(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    low: float,
+    initial_state: Tensor | None,
+    save: bool,
+) -> tuple[Tensor, ...]:
+    """y, the final state and the saved states [B, ⌈T/4⌉, C, N]."""
+    batch, time, channels = u.shape
+    dtype = compute_dtype(u, delta, A, B, C, D, initial_state)
+    state = u.new_empty(batch, channels, A.shape[-1], dtype=dtype)
+    groups = -(-time // GROUP)
+    kept = state.new_empty(batch, groups, channels, A.shape[-1]) if save else state.new_empty(0)
+    return u.new_empty(u.shape), state, kept
+
+
+def _backward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    low: float,
+    initial_state: Tensor | None,
+    save: bool,
+    y: Tensor,
+    state: Tensor,
+    kept: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+) -> tuple[Tensor, ...]:
+    inputs = (u, delta, A, B, C, D, low, initial_state, save)
+    du, ddelta, dA, dB, dC, dD, dstart = _backward_fake(*inputs, y, state, kept, dy, dstate)
+    batch, time, channels = u.shape
+    size = A.shape[-1]
+    if state.numel() == 0:
+        return du, ddelta, dA.zero_(), dB, dC, dD.zero_(), dstart
+    block = _block(channels, size, 256)
+    blocks = triton.cdiv(channels, block)
+    dA_rows = torch.empty_like(state)
+    dD_rows = None if D is None else state.new_empty(batch, channels)
+    dB_parts = state.new_empty(blocks, batch, time, size)
+    dC_parts = torch.empty_like(dB_parts)
+    with on_device_of(u):
+        _backward_kernel[(batch * blocks,)](
+            u.contiguous(),
+            delta.contiguous(),
+            A.contiguous(),
+            B.contiguous(),
+            C.contiguous(),
+            None if D is None else D.contiguous(),
+            kept,
+            dy.contiguous(),
+            dstate.contiguous(),
+            du,
+            ddelta,
+            dA_rows,
+            dB_parts,
+            dC_parts,
+            dD_rows,
+            None if initial_state is None else dstart,
+            time,
+            channels,
+            batch // A.shape[0],
+            batch,
+            N=size,
+            BC=block,
+            BN=power_of_two(size),
+            LOW=low,
+            COMPUTE=triton_dtype(state.dtype),
+            num_warps=1,
+        )
+    dA.copy_(dA_rows.unflatten(0, (A.shape[0], -1)).sum(1))
+    dB.copy_(dB_parts.sum(0))
+    dC.copy_(dC_parts.sum(0))
+    if D is not None and dD_rows is not None:
+        dD.copy_(dD_rows.unflatten(0, (D.shape[0], -1)).sum(1))
+    return du, ddelta, dA, dB, dC, dD, dstart
+
+
+def _backward_fake(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    low: float,
+    initial_state: Tensor | None,
+    save: bool,
+    y: Tensor,
+    state: Tensor,
+    kept: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+) -> tuple[Tensor, ...]:
+    inputs = (u, delta, A, B, C, D, initial_state)
+    return tuple(u.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+
+
+_INPUTS = (
+    "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, float low,"
+    " Tensor? initial_state, bool save"
+)
+_op = differentiable_op(
+    "selective_scan_triton",
+    schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor)",
+    forward=_forward,
+    forward_fake=_forward_fake,
+    backward_schema=(
+        f"({_INPUTS}, Tensor y, Tensor state, Tensor kept, Tensor dy, Tensor dstate)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+    backward=_backward,
+    backward_fake=_backward_fake,
+    num_outputs=2,
+)

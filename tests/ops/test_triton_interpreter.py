@@ -1,0 +1,276 @@
+"""The GPU kernels without a GPU: interpreted for their values, compiled for their resources.
+
+Triton decides at import whether it interprets, so those tests run in a process of their own, which
+`test_in_the_interpreter` starts. Sizes are tiny and not powers of two; tiles and the distance of
+saved states are made small enough that several blocks and segments are in play.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from statetrack.ops._dispatch import _ALIASES, _MODULES
+from tests.helpers import relative_error
+from tests.ops.cases import CASES, Case
+from tests.ops.test_against_reference import compare, single, with_grads
+
+pytest.importorskip("triton")
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+
+    def test_in_the_interpreter() -> None:
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
+        env = os.environ | {"TRITON_INTERPRET": "1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert " passed" in done.stdout
+
+    SHARED_MEMORY = 232_448  # bytes a program may use on Hopper
+
+    def for_hopper(kernel: Any, types: str, warps: int, **constants: Any) -> tuple[int, int]:
+        """(bytes of stack, of shared memory) of `kernel` compiled for sm_90.
+
+        `types` holds a type per pointer or number, "-" for an argument that is None.
+        """
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        names = kernel.arg_names
+        given = dict(zip(names, types.split(), strict=False))
+        absent = {name: None for name, kind in given.items() if kind == "-"}
+        signature = {
+            name: "constexpr" if given.get(name, "-") == "-" else given[name] for name in names
+        }
+        values = {(names.index(name),): value for name, value in (absent | constants).items()}
+        attributes = {
+            (i,): [["tt.divisibility", 16]]
+            for i, name in enumerate(names)
+            if signature[name].startswith("*")
+        }
+        source = ASTSource(kernel, signature, values, attributes)
+        target = GPUTarget("cuda", 90, 32)
+        made = triton.compile(source, target=target, options={"num_warps": warps})
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        cubin = Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
+        cubin.write_bytes(made.asm["cubin"])
+        usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True)
+        stack = re.search(r"STACK:(\d+)", usage.stdout)
+        assert stack is not None, usage.stderr
+        return int(stack.group(1)), made.metadata.shared
+
+    @pytest.fixture(autouse=True)
+    def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+    @pytest.mark.parametrize("size", [32, 128])
+    def test_delta_fits_on_hopper(size: int) -> None:
+        import triton.language as tl
+
+        from statetrack.ops._triton import delta
+
+        shape = {"N": 1, "K": size, "V": size, "SCALE": 1.0, "NORMALIZE": True, "EVERY": 256}
+        keys, values, warps = delta._forward_tile(size, size)
+        tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
+        rows = {"BT": delta._coefficient_rows(keys), "SAVE": True}
+        types = "*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32 i32 i32 i32"
+        stack, shared = for_hopper(delta._forward_kernel, types, warps, **shape, **tile, **rows)
+        assert stack == 0 and shared <= SHARED_MEMORY
+        keys, values, warps = delta._backward_tile(size, size)
+        tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
+        types = "*bf16 *bf16 *bf16 - - *fp32 *fp32 *fp32 *fp32 *bf16 *fp32"
+        types += " *bf16 *bf16 *bf16 *bf16 - - i32 i32 i32 i32"
+        stack, shared = for_hopper(delta._backward_kernel, types, warps, **shape, **tile)
+        assert stack == 0 and shared <= SHARED_MEMORY
+
+    def test_selective_fits_on_hopper() -> None:
+        import triton.language as tl
+
+        from statetrack.ops._triton import selective
+
+        tile = {"N": 16, "BC": selective._block(256, 16, 256), "BN": 16, "LOW": -1.0}
+        inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
+        types = f"{inputs} - *bf16 *fp32 *fp32 i32 i32 i32"
+        stack, _ = for_hopper(
+            selective._forward_kernel, types, 1, **tile, SAVE=True, COMPUTE=tl.float32
+        )
+        assert stack == 0
+        types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - i32 i32 i32 i32"
+        stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, COMPUTE=tl.float32)
+        assert stack == 0
+
+    @pytest.mark.parametrize("size", [32, 64])
+    def test_slstm_fits_on_hopper(size: int) -> None:
+        import triton.language as tl
+
+        from statetrack.ops._triton import slstm
+
+        shape = {"D": size, "BD": size, "ROWS": slstm.ROWS, "EXACT": False, "COMPUTE": tl.float32}
+        shape["ON_CHIP"] = size <= slstm.ON_CHIP_SIZE
+        warps = slstm._warps(size)
+        types = "*fp32 *fp32 - *fp32 *fp32 *fp32 i32 i32 i32"
+        _, shared = for_hopper(slstm._forward_kernel, types, warps, **shape, SAVE=True)
+        assert shared <= SHARED_MEMORY
+        types = "*fp32 *fp32 - *fp32 *fp32 *fp32 *fp32 - i32 i32 i32"
+        _, shared = for_hopper(slstm._backward_kernel, types, warps, **shape)
+        assert shared <= SHARED_MEMORY
+
+    def test_an_untested_triton_is_refused_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
+        from statetrack.ops._triton import _runtime
+
+        monkeypatch.setattr(_runtime.triton, "__version__", "3.2.0")
+        _runtime.check_version.cache_clear()
+        with pytest.raises(RuntimeError, match=r"Triton 3\.2\.0 .* pip install"):
+            _runtime.check_version()
+        monkeypatch.undo()
+        _runtime.check_version.cache_clear()
+        _runtime.check_version()
+
+else:
+    KERNELS = [
+        pytest.param(case, id=str(case))
+        for case in CASES
+        if "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
+    ]
+    ONE_PER_OP = [
+        pytest.param(case, id=str(case))
+        for case in CASES
+        if str(case) in ("diagonal_scan", "selective_scan", "delta_product-two", "slstm_scan")
+        and "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
+    ]
+
+    @pytest.fixture(autouse=True)
+    def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two value blocks, and states saved often: as at sizes the interpreter cannot reach."""
+        from statetrack.ops._triton import delta, selective
+
+        monkeypatch.setattr(delta, "_forward_tile", lambda key, value: (8, 2, 1))
+        monkeypatch.setattr(delta, "_backward_tile", lambda key, value: (8, 2, 1))
+        monkeypatch.setattr(delta, "_coefficient_rows", lambda keys: 4)
+        monkeypatch.setattr(delta, "KEEP_EVERY", 4)
+        monkeypatch.setattr(delta, "KEEP_EVERY_GATED", 3)
+        monkeypatch.setattr(selective, "_block", lambda channels, state, elements: 2)
+
+    @pytest.mark.parametrize("case", KERNELS)
+    @pytest.mark.parametrize(("time", "state"), [(1, True), (5, False), (7, True)])
+    def test_equals_reference(case: Case, time: int, state: bool) -> None:
+        inputs = case.inputs(time, state=state)
+        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.parametrize("case", ONE_PER_OP)
+    def test_float32_is_close(case: Case) -> None:
+        low = single(case.inputs(6))
+        rounded = {name: x.double() for name, x in low.items()}
+        compare(case, low, "triton", exact=rounded, tol=2e-5)
+
+    def test_slstm_with_r_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+        """Heads too large for the chip take another way to the same numbers."""
+        from statetrack.ops._triton import slstm
+
+        monkeypatch.setattr(slstm, "ON_CHIP_SIZE", 4)
+        case = next(case for case in CASES if case.op == "slstm_scan")
+        for state in (True, False):
+            inputs = case.inputs(3, state=state)
+            compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_keys_taken_as_they_are() -> None:
+        case = next(case for case in CASES if case.label == "three-gated")
+        case = Case(case.op, case.make, case.seq, {"normalize": False, "scale": 0.3})
+        inputs = case.inputs(4)
+        inputs["k"] = inputs["k"] / 3  # so that the state does not explode
+        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_scale_zero_gives_zero_gradients_not_nan() -> None:
+        case = next(case for case in CASES if str(case) == "delta_rule")
+        case = Case(case.op, case.make, case.seq, {"scale": 0.0})
+        inputs = case.inputs(2)
+        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_a_key_of_zeros_is_no_key() -> None:
+        case = next(case for case in CASES if str(case) == "delta_rule")
+        inputs = case.inputs(5)
+        inputs["k"][:, 2] = 0
+        inputs["q"][:, 3] = 0
+        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.parametrize("case", ONE_PER_OP)
+    def test_strided_inputs_and_empty_batch(case: Case) -> None:
+        inputs = case.inputs(3)
+        strided = {name: torch.stack([x, x], dim=-1)[..., 0] for name, x in inputs.items()}
+        for got, expected in zip(
+            case.run(strided, "triton"), case.run(inputs, "triton"), strict=True
+        ):
+            assert torch.equal(got, expected)
+        shared = {"A", "D", "R"}
+        empty = {name: x if name in shared else x[:0] for name, x in inputs.items()}
+        _, grads = with_grads(case, empty, "triton")
+        assert all(grads[name].shape == x.shape for name, x in empty.items())
+        assert all(not grad.any() for grad in grads.values())
+
+    @pytest.mark.parametrize("case", KERNELS)
+    def test_nan_in_nan_out(case: Case) -> None:
+        for name in case.seq:
+            inputs = case.inputs(3)
+            inputs[name][0, 1] = torch.nan
+            with torch.no_grad():
+                y, _ = case.run(inputs, "triton")
+            assert y[0, 1].isnan().all()
+            assert not y[0, :1].isnan().any()
+            assert not y[1:].isnan().any()
+
+    @pytest.mark.parametrize("case", ONE_PER_OP)
+    def test_vmap_folds_into_the_batch(case: Case) -> None:
+        stacks = [case.inputs(2, seed=seed) for seed in (0, 1)]
+        stacked = {name: torch.stack([s[name] for s in stacks]) for name in stacks[0]}
+        leaves = {name: x.clone().requires_grad_() for name, x in stacked.items()}
+        y, _ = torch.vmap(lambda inputs: case.run(inputs, "triton"))(leaves)
+        grads = torch.autograd.grad(y.abs().sum(), list(leaves.values()))
+        for run, inputs in enumerate(stacks):
+            alone = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+            y_run, _ = case.run(alone, "triton")
+            expected = torch.autograd.grad(y_run.abs().sum(), list(alone.values()))
+            assert relative_error(y[run], y_run) < 1e-12
+            for got, want in zip(grads, expected, strict=True):
+                assert relative_error(got[run], want) < 1e-12
+
+    def test_compiles_to_one_graph() -> None:
+        script = Path(__file__).parents[1] / "gpu" / "compile_all.py"
+        done = subprocess.run([sys.executable, script, "cpu"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("compiles") == len(ONE_PER_OP)
+
+    def test_registered_as_it_should_be() -> None:
+        from statetrack.ops._triton import delta, diagonal, selective, slstm
+
+        x = {name: t.requires_grad_() for name, t in CASES[0].inputs(1).items()}
+        torch.library.opcheck(diagonal._op, (x["decay"], x["inputs"], x["initial_state"]))
+        case = next(case for case in CASES if case.label == "three-gated")
+        x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
+        args = (x["q"], x["k"], x["v"], x["beta"], x["decay"], True, 2.0, x["initial_state"], True)
+        torch.library.opcheck(delta._op, args)
+        case = next(case for case in CASES if case.op == "selective_scan")
+        x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
+        A, D = x["A"].detach()[None].requires_grad_(), x["D"].detach()[None].requires_grad_()
+        args = (x["u"], x["delta"], A, x["B"], x["C"], D, -1.0, x["initial_state"], True)
+        torch.library.opcheck(selective._op, args)
+        case = next(case for case in CASES if case.op == "slstm_scan")
+        x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
+        R = x["R"].detach()[None].requires_grad_()
+        torch.library.opcheck(slstm._op, (x["gates"], R, x["initial_state"], True))
+
+    def test_inference_saves_nothing() -> None:
+        from statetrack.ops._triton import delta
+
+        case = next(case for case in CASES if case.label == "two")
+        x = case.inputs(5)
+        args = (x["q"], x["k"], x["v"], x["beta"], None, True, 1.0, None)
+        assert [saved.numel() for saved in delta._op(*args, False)[2:4]] == [0, 0]
+        with torch.no_grad():
+            inside, _ = case.run(x, "triton")
+        assert torch.equal(inside, case.run(x, "triton")[0])
