@@ -1,0 +1,36 @@
+"""The paper's figures and tables, and a few beyond, as functions returning `list[RunConfig]`."""
+
+import difflib
+
+from statetrack.experiments._base import Experiment as Experiment
+from statetrack.experiments._base import Scale as Scale
+from statetrack.experiments._base import Version as Version
+from statetrack.experiments.chomsky import CHOMSKY, SIGNED_GATES
+from statetrack.experiments.parity_diagonal import PARITY_DIAGONAL
+from statetrack.experiments.words import HOUSEHOLDERS, S5, Z60
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (PARITY_DIAGONAL, CHOMSKY, S5, Z60, SIGNED_GATES, HOUSEHOLDERS)
+}
+STATES = "states"
+STATES_ALIASES = ("figure-2", "figure2")
+
+
+def get(name: str) -> Experiment:
+    """The experiment of that name or alias; a miss suggests the nearest.
+
+    >>> get("table-3").name
+    'chomsky'
+    """
+    by_name = dict(EXPERIMENTS)
+    for experiment in EXPERIMENTS.values():
+        by_name |= {alias: experiment for alias in experiment.aliases}
+    key = name.lower().replace("_", "-").replace(" ", "-")
+    if key in by_name:
+        return by_name[key]
+    near = difflib.get_close_matches(key, [*by_name, STATES], n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(
+        f"unknown experiment {name!r}; {hint}There are {', '.join([*EXPERIMENTS, STATES])}"
+    )

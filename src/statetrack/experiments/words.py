@@ -1,0 +1,157 @@
+"""Figures 3 and 6 and beyond: word problems of groups, judged by faultless sequences.
+
+The paper trains on a fixed set of 1.6 million sequences; here every batch is fresh. An epoch below
+is as many steps as theirs, 3125 batches of 512. It states neither schedule nor precision for these
+runs: the learning rate is constant after no warm-up, under bf16 autocast.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from statetrack import tasks
+from statetrack.experiments._base import Experiment, Scale, Version, shrink
+from statetrack.experiments.chomsky import POSITIVE, SIGNED
+from statetrack.models import TaggerConfig, paper_config
+from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
+
+__all__ = ["HOUSEHOLDERS", "S5", "Z60", "householders", "s5", "z60"]
+
+EPOCH = 3125
+LINEAR = (("DeltaNet", POSITIVE), ("DeltaNet", SIGNED), ("Mamba", POSITIVE), ("Mamba", SIGNED))
+
+
+def s5(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
+    """The four ways to read S5 (all elements, swaps, three points, four tokens); 1 and 5 layers.
+
+    DeltaNet and Mamba with both ranges, and the free matrix per token as a baseline.
+    """
+    every = ("s5_swaps", "s5_3perms", "s5_4tokens", "s5")
+    names = ("s5_swaps", "s5") if scale == "quick" else every
+    depths = {"smoke": (1,), "quick": (1,), "paper": (1, 5)}[scale]
+    runs = []
+    for name in names:
+        for mixer, between in LINEAR:
+            for depth in depths:
+                runs += _word_runs(scale, version, name, mixer, between, depth)
+        runs += _word_runs(scale, version, name, "FullMatrix", None, 1)
+    return [shrink(config) for config in runs] if scale == "smoke" else runs
+
+
+def z60(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
+    """Addition modulo 60, one and two tokens each; DeltaNet and Mamba with both ranges."""
+    depths = {"smoke": (1,), "quick": (1,), "paper": (1, 5)}[scale]
+    runs = [
+        config
+        for name in ("z60", "z60_2tokens")
+        for mixer, between in LINEAR
+        for depth in depths
+        for config in _word_runs(scale, version, name, mixer, between, depth)
+    ]
+    return [shrink(config) for config in runs] if scale == "smoke" else runs
+
+
+def householders(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
+    """DeltaProduct with 1 to 4 Householder factors on S3, S4, A5 and S5, one layer.
+
+    The protocol is DeltaProduct's, not this paper's: trained at length 128, judged at 512, batch
+    2048, learning rate 1e-3 falling to 0, weight decay 1e-6. Both ranges at the paper's scale.
+    """
+    ranges = (POSITIVE, SIGNED) if scale == "paper" else (SIGNED,)
+    factors = (1, 2, 3, 4)
+    groups = ("s3", "s4", "a5", "s5") if scale != "quick" else ("s3", "a5")
+    runs = []
+    for name in groups:
+        for count in factors:
+            for between in ranges:
+                options = {"num_householders": count, "conv_size": 0, "eigen_range": between}
+                paper = scale == "paper"
+                runs += [
+                    RunConfig(
+                        task=name,
+                        model=_model(name, "DeltaProduct", 1, options),
+                        steps=4900 if paper else 3000,
+                        batch=2048 if paper else 256,
+                        lengths=(128, 128) if paper else (32, 32),
+                        optimizer=OptimizerConfig(lr=1e-3, weight_decay=1e-6),
+                        schedule=ScheduleConfig(warmup=0.0, final=0.0),
+                        evaluation=EvaluationConfig(
+                            every=500, size=1000, lengths=(512, 512) if paper else (128, 128)
+                        ),
+                        precision="bf16",
+                        seed=seed,
+                        data_seed=seed,
+                    )
+                    for seed in ((0, 1, 2) if paper else (0,))
+                ]
+    return [shrink(config) for config in runs] if scale == "smoke" else runs
+
+
+def _word_runs(
+    scale: Scale,
+    version: Version,
+    name: str,
+    mixer: str,
+    between: tuple[float, float] | None,
+    depth: int,
+) -> list[RunConfig]:
+    options: dict[str, Any] = {"eigen_range": between}
+    if mixer == "DeltaNet":
+        options |= {"conv_size": 0, "qk_silu": False}
+    paper = scale == "paper"
+    restricted = name in ("s5_swaps", "s5_3perms")
+    final = version == "iclr"
+    epochs = 100 if final else 30 if restricted else 90
+    seeds: Iterable[int] = range(3 if final and paper else 1)
+    return [
+        RunConfig(
+            task=name,
+            model=_model(name, mixer, depth, options),
+            steps=epochs * EPOCH if paper else 2 * EPOCH,
+            batch=512,
+            optimizer=OptimizerConfig(lr=1e-4 if paper else 1e-3, weight_decay=0.01, clip_norm=1.0),
+            schedule=ScheduleConfig(shape="constant", warmup=0.0),
+            evaluation=EvaluationConfig(
+                every=10 * EPOCH if paper else EPOCH, size=40_000 if paper else 4000
+            ),
+            precision="bf16",
+            seed=seed,
+            data_seed=seed,
+            log_every=125,
+            checkpoint_every=EPOCH,
+        )
+        for seed in seeds
+    ]
+
+
+def _model(name: str, mixer: str, depth: int, options: dict[str, Any]) -> TaggerConfig:
+    task = tasks.get(name)
+    config = paper_config(mixer, vocab_size=task.vocab_size, num_layers=depth, **options)
+    return _bare(config) if mixer == "FullMatrix" else config
+
+
+def _bare(config: TaggerConfig) -> TaggerConfig:
+    """The baseline is a recurrence and a linear read-out, with nothing around it."""
+    return dataclasses.replace(config, mlp="none", residual=False, final_norm=False)
+
+
+S5 = Experiment(
+    name="s5",
+    aliases=("figure-3", "figure3"),
+    summary="products in S5, read in four ways",
+    runs=s5,
+    metric="sequence_accuracy",
+)
+Z60 = Experiment(
+    name="z60",
+    aliases=("figure-6", "figure6"),
+    summary="addition modulo 60",
+    runs=z60,
+    metric="sequence_accuracy",
+)
+HOUSEHOLDERS = Experiment(
+    name="householders",
+    summary="how many Householder factors a group needs in one layer",
+    runs=householders,
+    metric="sequence_accuracy",
+)

@@ -1,0 +1,73 @@
+"""Optional copies of the records, for those who watch elsewhere. The JSON lines stay the truth."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from statetrack.training.config import RunConfig
+from statetrack.training.records import Record
+
+__all__ = ["TensorBoard", "WeightsAndBiases"]
+
+
+def tag(record: Record) -> str:
+    """`validation/accuracy`, or `validation/accuracy/length_64` for one length.
+
+    >>> tag(Record(1, "test", "accuracy", 1.0, length=64))
+    'test/accuracy/length_64'
+    """
+    place = "" if record.length is None else f"/length_{record.length}"
+    return f"{record.split}/{record.metric}{place}"
+
+
+class TensorBoard:
+    """Writes event files to `folder`. Needs tensorboard."""
+
+    def __init__(self, folder: Path | str) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError(
+                "the TensorBoard mirror needs tensorboard: pip install 'statetrack[tensorboard]'"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def write(self, records: list[Record]) -> None:
+        for record in records:
+            self._writer.add_scalar(tag(record), record.value, record.step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """Logs to a Weights & Biases project, under the run's fingerprint. Needs wandb.
+
+    `mode="offline"` writes to `folder` alone, without an account.
+    """
+
+    def __init__(
+        self, config: RunConfig, *, project: str, folder: Path | str = ".", mode: str = "online"
+    ) -> None:
+        try:
+            wandb = import_module("wandb")
+        except ImportError:
+            raise ImportError(
+                "the Weights & Biases mirror needs wandb: pip install 'statetrack[wandb]'"
+            ) from None
+        self._run: Any = wandb.init(
+            project=project,
+            id=config.fingerprint,
+            config=config.to_dict(),
+            dir=str(folder),
+            mode=mode,
+            resume="allow",
+        )
+
+    def write(self, records: list[Record]) -> None:
+        for step in sorted({record.step for record in records}):
+            rows = {tag(record): record.value for record in records if record.step == step}
+            self._run.log(rows, step=step)
+
+    def close(self) -> None:
+        self._run.finish()

@@ -1,0 +1,85 @@
+"""Records: one labelled number per row, kept as JSON lines. A missing number is a missing row."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["JsonLines", "Record", "Sink", "read_records"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One number.
+
+    Attributes:
+        step: how many optimiser steps the model had taken.
+        split: `train`, `validation` or `test`.
+        metric: `loss`, `accuracy`, `scaled_accuracy`, `sequence_accuracy`, `lr`, `grad_norm`.
+        value: the number.
+        length: how many tokens the model had read; `None` for a number over all lengths.
+        length_min: where the number is for a range of lengths `length_min .. length`, its start.
+        count: how many answers an accuracy is the mean of.
+    """
+
+    step: int
+    split: str
+    metric: str
+    value: float
+    length: int | None = None
+    length_min: int | None = None
+    count: int | None = None
+
+    def to_json(self) -> str:
+        """One line without its end. Optional fields that say nothing are left out."""
+        row: dict[str, Any] = {"step": self.step, "split": self.split, "length": self.length}
+        row |= {"metric": self.metric, "value": self.value}
+        for name in ("length_min", "count"):
+            if getattr(self, name) is not None:
+                row[name] = getattr(self, name)
+        return json.dumps(row, allow_nan=False)
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Somewhere records go."""
+
+    def write(self, records: list[Record]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """The file the records live in. Opening it drops whatever stands after byte `keep`."""
+
+    def __init__(self, path: Path, *, keep: int = 0) -> None:
+        path.touch()
+        self._file = path.open("r+b")
+        self._file.truncate(keep)
+        self._file.seek(keep)
+
+    def write(self, records: list[Record]) -> None:
+        text = "".join(record.to_json() + "\n" for record in records)
+        self._file.write(text.encode())
+        self._file.flush()
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_records(path: Path | str) -> list[Record]:
+    """The rows of a file; a last line that was cut off by a kill is no row."""
+    return list(parse_records(Path(path).read_bytes().splitlines(keepends=True)))
+
+
+def parse_records(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Rows of whole lines."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield Record(**json.loads(line))

@@ -1,0 +1,341 @@
+"""A run killed at any moment ends with the same bytes as one never killed."""
+
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from statetrack.models import paper_config
+from statetrack.training import EvaluationConfig, OptimizerConfig, Run, RunConfig, run
+from statetrack.training import files as files_module
+from statetrack.training.checkpoints import KEPT
+from statetrack.training.loop import Session
+from statetrack.training.records import JsonLines
+from tests.training import tiny
+
+CONFIG = tiny.config(
+    model=tiny.model("Mamba", d_state=2, conv_size=2),
+    optimizer=OptimizerConfig(lr=1e-2, weight_decay=0.1, clip_norm=1.0),
+)
+STEP = r"step-\d{8}"
+
+
+def outcome(folder: Path) -> tuple[bytes, bytes]:
+    """What must not depend on kills."""
+    return (folder / "records.jsonl").read_bytes(), (folder / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    return outcome(run(CONFIG, tmp_path_factory.mktemp("whole")).folder)
+
+
+def count_down(points: int) -> list[int]:
+    """Makes this process die, without a farewell, at the given one of all its points.
+
+    Returns the count that is left, in a list that is kept up to date.
+
+    Points are: before and after every optimiser step, write, flush to disk and rename, and halfway
+    through every write of a record or a file.
+    """
+    left = [points]
+
+    def point() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+
+    def around(owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            point()
+            result = original(*args, **kwargs)
+            point()
+            return result
+
+        setattr(owner, name, wrapped)
+
+    around(Session, "_train_step")
+    around(JsonLines, "write")
+    around(os, "replace")
+    around(os, "fsync")
+    around(shutil, "rmtree")
+    write = files_module._write
+
+    def torn_write(path: Path, content: bytes) -> None:
+        path.write_bytes(content[: len(content) // 2])
+        point()
+        write(path, content)
+
+    files_module._write = torn_write
+    write_rows = JsonLines.write
+
+    def torn_rows(self: JsonLines, records: list[Any]) -> None:
+        self._file.write(records[0].to_json().encode()[:20])
+        self._file.flush()
+        point()
+        self._file.seek(-20, os.SEEK_CUR)
+        write_rows(self, records)
+
+    JsonLines.write = torn_rows  # type: ignore[method-assign]
+    return left
+
+
+def die_at(points: int, root: Path) -> int:
+    """Runs CONFIG in a fork of this process that dies at a point; its exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fork of a process with threads: none of them is used
+        child = os.fork()
+    if child == 0:
+        try:
+            left = count_down(points)
+            run(CONFIG, root)
+            (root / "points").write_text(str(points - left[0]))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_random_points_ends_the_same(
+    tmp_path: Path, expected: tuple[bytes, bytes]
+) -> None:
+    torch.set_num_threads(1)
+    assert die_at(10**9, tmp_path) == 0
+    total = int((tmp_path / "points").read_text())
+    dice = random.Random(20)
+    deaths = [[point] for point in (*range(5), *range(total - 9, total))]  # how it begins and ends
+    deaths += [[dice.randrange(total) for _ in range(dice.randint(1, 3))] for _ in range(10)]
+    kills = 0
+    for attempt, points in enumerate(deaths):
+        root = tmp_path / str(attempt)
+        # Some deaths in a row, then one attempt that is left alone. Nobody warns: what a kill
+        # leaves behind is never a damaged checkpoint.
+        for point in points:
+            kills += die_at(point, root) == 9
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            finished = run(CONFIG, root)
+        assert finished.finished and finished.error is None
+        assert outcome(finished.folder) == expected
+        assert json.loads((finished.folder / "DONE").read_text())["step"] == CONFIG.steps
+    assert kills >= 25
+
+
+CHILD = """
+import sys, torch
+torch.set_num_threads(1)
+from statetrack.training import RunConfig, run
+run(RunConfig.from_json(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_sigkill_of_a_process(tmp_path: Path) -> None:
+    config = tiny.config(steps=300, checkpoint_every=20)
+    whole = run(config, tmp_path / "whole")
+    root = tmp_path / "killed"
+    records = root / config.fingerprint / "records.jsonl"
+    kills = 0
+    for wanted in (2000, 9000):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, config.to_json(), str(root)])
+        deadline = time.monotonic() + 60
+        while child.poll() is None and time.monotonic() < deadline:
+            if records.exists() and records.stat().st_size > wanted:
+                child.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        kills += child.wait() == -signal.SIGKILL
+    assert kills >= 1
+    assert outcome(run(config, root).folder) == outcome(whole.folder)
+
+
+def interrupted(root: Path, config: RunConfig = CONFIG, at: int = 10) -> Path:
+    """A run folder that was left at step `at`."""
+
+    class Stop(BaseException):
+        pass
+
+    def stop(_: RunConfig, rows: list[Any]) -> None:
+        if rows[0].step == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(config, root, watcher=stop)
+    return root / config.fingerprint
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "truncated": lambda c: truncate(c / "state.safetensors"),
+    "one bit": lambda c: flip(c / "state.safetensors"),
+    "position": lambda c: (c / "position.json").write_text('{"step": 2}'),
+    "no marker": lambda c: (c / "COMPLETE").unlink(),
+    "marker": lambda c: (c / "COMPLETE").write_text("[]"),
+    "marker is no json": lambda c: (c / "COMPLETE").write_text("?"),
+    "missing": lambda c: (c / "state.safetensors").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_previous_used(
+    damage: str, tmp_path: Path, expected: tuple[bytes, bytes]
+) -> None:
+    folder = interrupted(tmp_path)
+    kept = sorted((folder / "checkpoints").iterdir())
+    assert [path.name for path in kept] == ["step-00000006", "step-00000008"]
+    assert len(kept) == KEPT
+    DAMAGES[damage](kept[1])
+    with pytest.warns(UserWarning, match="step-00000008 is damaged and was passed over"):
+        finished = run(CONFIG, tmp_path)
+    assert finished.info["resumed_at"] == 6
+    assert outcome(folder) == expected
+
+
+def test_all_damaged_starts_over(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
+    folder = interrupted(tmp_path)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        truncate(checkpoint / "state.safetensors")
+    with pytest.warns(UserWarning, match="is damaged"):
+        finished = run(CONFIG, tmp_path)
+    assert finished.info["resumed_at"] == 0
+    assert outcome(folder) == expected
+
+
+def test_lost_records_start_over(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
+    folder = interrupted(tmp_path)
+    (folder / "records.jsonl").write_bytes(b"")
+    with pytest.warns(UserWarning, match="shorter than when it was written"):
+        run(CONFIG, tmp_path)
+    assert outcome(folder) == expected
+
+
+@pytest.mark.parametrize("mixer", ["DeltaNet", "Diagonal", "SLSTM", "Attention"])
+def test_other_layers_resume_too(mixer: str, tmp_path: Path) -> None:
+    options = {} if mixer in ("Diagonal", "DeltaNet") else {"num_heads": 2}
+    config = tiny.config(model=tiny.model(mixer, **options), stop_at=0.99)
+    folder = interrupted(tmp_path / "cut", config, at=6)
+    run(config, tmp_path / "cut")
+    assert outcome(folder) == outcome(run(config, tmp_path / "whole").folder)
+
+
+def test_finished_runs_are_skipped(tmp_path: Path) -> None:
+    first = run(CONFIG, tmp_path)
+    before = (first.folder / "run.json").read_bytes()
+
+    def never(*_: Any) -> None:
+        raise AssertionError("it trained again")
+
+    again = run(CONFIG, tmp_path, watcher=never)
+    assert (again.folder / "run.json").read_bytes() == before
+    assert not (first.folder / "checkpoints").exists()
+
+
+def test_a_folder_of_another_config_is_never_touched(tmp_path: Path) -> None:
+    folder = tmp_path / CONFIG.fingerprint
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(tiny.config().to_dict()))
+    with pytest.raises(ValueError, match="belongs to another config"):
+        run(CONFIG, tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "lock"]
+
+
+def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
+    def inside(config: RunConfig, rows: list[Any]) -> None:
+        with pytest.raises(ValueError, match="in use"):
+            run(config, tmp_path)
+
+    run(CONFIG, tmp_path, watcher=inside)
+
+
+def test_a_failure_keeps_its_traceback_and_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[bytes, bytes]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_evaluate", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(CONFIG, tmp_path)
+    failed = Run(tmp_path / CONFIG.fingerprint)
+    assert failed.error is not None and "ZeroDivisionError" in failed.error
+    assert not failed.finished
+    assert run(CONFIG, tmp_path).error is None
+    assert outcome(failed.folder) == expected
+
+
+def test_what_a_run_leaves(tmp_path: Path) -> None:
+    finished = run(CONFIG, tmp_path)
+    names = {path.name for path in finished.folder.iterdir()}
+    wanted = {"config.json", "run.json", "records.jsonl", "model.safetensors", "DONE", "lock"}
+    assert names == wanted
+    assert finished.config == CONFIG
+    assert finished.info["versions"]["torch"] == torch.__version__.split("+")[0] or (
+        finished.info["versions"]["torch"] == torch.__version__
+    )
+    assert finished.info["hardware"]["cpus"] == os.cpu_count()
+    assert finished.info["wall_s"] > 0
+    assert finished.info["device"] == "cpu"
+    lines = (finished.folder / "records.jsonl").read_text().splitlines()
+    for line in lines:
+        assert {"step", "split", "length", "metric", "value"} <= set(json.loads(line))
+    assert len(finished.records) == len(lines)
+    accuracy = finished.last("accuracy", "test")
+    curve, counts = finished.curve(), {r.length: r.count for r in finished.records if r.length}
+    assert accuracy is not None and all(counts.values()) and len(curve) > 5
+    # the stored weights are the ones the last numbers were measured with
+    from statetrack.training.evaluation import evaluate, held_out
+
+    batches = held_out(CONFIG, "test", torch.device("cpu"))
+    assert evaluate(finished.model(), batches).accuracy == accuracy
+
+
+def test_a_missing_number_is_missing(tmp_path: Path) -> None:
+    assert Run(tmp_path).last("accuracy") is None
+    assert Run(tmp_path).curve() == {}
+
+
+def test_another_device_is_refused(tmp_path: Path) -> None:
+    session = Session(CONFIG)
+    next(iter(session))
+    tensors, position = session.state()
+    with pytest.raises(ValueError, match="give device='cuda'"):
+        Session(CONFIG).restore(tensors, position | {"device": "cuda"})
+
+
+def test_word_problems_have_whole_curves(tmp_path: Path) -> None:
+    config = RunConfig(
+        task="s3",
+        model=paper_config("DeltaNet", vocab_size=13, d_model=8, num_layers=1, num_heads=2),
+        steps=2,
+        batch=2,
+        lengths=(4, 4),
+        evaluation=EvaluationConfig(every=2, size=8, lengths=(9, 9)),
+        log_every=2,
+        checkpoint_every=None,
+    )
+    finished = run(config, tmp_path)
+    curve = finished.curve("sequence_accuracy")
+    assert list(curve) == list(range(1, 11))  # [BOS] and nine elements
+    assert all(a >= b for a, b in zip(curve.values(), list(curve.values())[1:], strict=False))

@@ -1,0 +1,34 @@
+"""The smallest runs that still go through everything."""
+
+from typing import Any
+
+from statetrack.models import TaggerConfig
+from statetrack.training import EvaluationConfig, RunConfig
+
+
+def model(mixer: str = "DeltaNet", **options: Any) -> TaggerConfig:
+    if mixer == "DeltaNet":
+        options = {"num_heads": 2, "conv_size": 0, **options}
+    return TaggerConfig(
+        vocab_size=3,
+        num_classes=3,
+        mixer=mixer,
+        mixer_options=options,
+        d_model=8,
+        num_layers=1,
+        mlp_dim=8,
+    )
+
+
+def config(**changes: Any) -> RunConfig:
+    fields: dict[str, Any] = {
+        "task": "parity",
+        "model": model(),
+        "steps": 12,
+        "batch": 4,
+        "lengths": (3, 8),
+        "evaluation": EvaluationConfig(every=4, size=16, lengths=(8, 12)),
+        "log_every": 2,
+        "checkpoint_every": 2,
+    }
+    return RunConfig(**(fields | changes))
