@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "compiler": {"automata", "layers", "models", "ops", "eigenvalues"},
     "training": {"tasks", "automata", "models", "layers", "ops", "eigenvalues", "compiler"},
     "report": {"training", "tasks", "models", "layers", "compiler", "automata"},
-    "experiments": {"training", "tasks", "models", "layers", "automata", "compiler"},
+    "experiments": {"training", "tasks", "models", "layers", "ops", "automata", "compiler"},
 }
 TOP = {"__init__", "__main__", "cli"}  # may import anything
 
@@ -90,7 +90,7 @@ importlib.util.find_spec = lambda name: None if name in BLOCKED else find_spec(n
 import torch
 random_state, threads = torch.random.get_rng_state(), torch.get_num_threads()
 import statetrack, statetrack.ops, statetrack.layers, statetrack.models, statetrack.tasks
-import statetrack.automata
+import statetrack.automata, statetrack.compiler, statetrack.training
 assert torch.equal(torch.random.get_rng_state(), random_state)
 assert torch.get_num_threads() == threads
 y, _ = statetrack.layers.DeltaNet(32, num_heads=2)(torch.randn(2, 5, 32))

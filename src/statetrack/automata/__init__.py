@@ -4,6 +4,7 @@ Plain numpy; regular expressions need automata-lib, loaded when the first one is
 """
 
 from statetrack.automata import groups as groups
+from statetrack.automata._automata_lib import letters_of as letters_of
 from statetrack.automata.cascade import Cascade as Cascade
 from statetrack.automata.cascade import CascadeRun as CascadeRun
 from statetrack.automata.cascade import Level as Level

@@ -45,6 +45,22 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
     return _determinise(nfa.eliminate_lambda(), alphabet, regex)
 
 
+def letters_of(regex: str) -> str:
+    """The letters of a regular expression in order: all but operators, counts and blanks.
+
+    >>> letters_of("(a|b)*ab{2,3}")
+    'ab'
+    """
+    if "[" in regex or "\\" in regex:
+        raise ValueError(
+            f"the alphabet of {regex!r} cannot be read off its character classes; give it"
+        )
+    found = set(re.sub(r"\{[^}]*\}", "", regex)) - OPERATORS
+    if not found:
+        raise ValueError(f"the regex {regex!r} has no letters of its own; give its alphabet")
+    return "".join(sorted(found))
+
+
 def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
     """Table, acceptance and sorted alphabet of an automata-lib `DFA`, completed, start 0."""
     try:

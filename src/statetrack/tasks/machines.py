@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from statetrack._typing import Bool, Float, Int
-from statetrack.automata import Machine
+from statetrack.automata import Machine, letters_of
 from statetrack.tasks._sampling import DeviceTable, lengths_of, longest, supervise
 from statetrack.tasks._task import Batch, LengthRange, Task
 
@@ -36,7 +36,6 @@ EVALUATE = LengthRange(40, 256)
 MAX_TABLE = 2**25
 """Entries of the table of letter probabilities (float32)."""
 CHANCE_SAMPLE = 1024
-OPERATORS = "*|()?&+.^{}[]\\"
 
 
 def from_regex(regex: str, alphabet: str | None = None) -> Task:
@@ -47,30 +46,11 @@ def from_regex(regex: str, alphabet: str | None = None) -> Task:
     >>> from_regex("(a|b)*ab").token_names
     ('a', 'b', 'PAD')
     """
-    letters = _letters(regex) if alphabet is None else alphabet
+    letters = letters_of(regex) if alphabet is None else alphabet
     machine = Machine.from_regex(regex, letters)
     name = f"regex:{regex}"
     # Another alphabet is another language of other words: it must not share seeds or names.
     return from_machine(machine, name=name if alphabet is None else f"{name} over {alphabet}")
-
-
-def _letters(regex: str) -> str:
-    if "[" in regex or "\\" in regex:
-        raise ValueError(
-            f"the alphabet of {regex!r} cannot be read off its character classes; "
-            "give it: tasks.from_regex(regex, alphabet)"
-        )
-    outside: list[str] = []
-    counting = False
-    for symbol in regex:
-        counting = symbol == "{" or (counting and symbol != "}")
-        if not counting and symbol not in OPERATORS and not symbol.isspace():
-            outside.append(symbol)
-    if not outside:
-        raise ValueError(
-            f"regex {regex!r} has no letters; give its alphabet: tasks.from_regex(regex, alphabet)"
-        )
-    return "".join(sorted(set(outside)))
 
 
 def from_machine(

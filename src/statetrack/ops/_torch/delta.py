@@ -125,6 +125,10 @@ class _Tile(NamedTuple):
         """[N, ...] as [chunks, batch·heads, ...], a view."""
         return x.view(self.length, -1, *x.shape[1:])
 
+    def each_chunk(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The views of all chunks, made at once: one by one they would cost more than the maths."""
+        return self.by_chunk(x).unbind(0)
+
 
 def _tiles(k: Tensor, v: Tensor, dtype: torch.dtype, *, backwards: bool = False) -> Iterator[_Tile]:
     """All tiles, those of one sequence in the order of time, or from its end if `backwards`.
@@ -316,14 +320,16 @@ def _carry_(
     `error` comes in as N V and is turned into ε in place.
     """
     states = error.new_empty(error.shape[0], reader.shape[2], error.shape[2])
-    before = tile.by_chunk(states)
+    before, errors = tile.each_chunk(states), tile.each_chunk(error)
+    readers, writers = tile.each_chunk(reader), tile.each_chunk(writer.mT)
+    gates = None if whole is None else tile.each_chunk(whole)
     if state is None:
         state = torch.zeros_like(before[0])
     for c in range(tile.length):
-        before[c] = state
-        errors = tile.by_chunk(error)[c].baddbmm_(tile.by_chunk(reader)[c], state, alpha=-1)
-        kept = state if whole is None else state * tile.by_chunk(whole)[c]
-        state = torch.baddbmm(kept, tile.by_chunk(writer)[c].mT, errors)
+        before[c].copy_(state)
+        errors[c].baddbmm_(readers[c], state, alpha=-1)
+        kept = state if gates is None else state * gates[c]
+        state = torch.baddbmm(kept, writers[c], errors[c])
     return state, states
 
 
@@ -488,13 +494,15 @@ def _carry_back_(
     Returns it there, and after each chunk; adds what comes from the state to `d_written`, in place.
     """
     d_states = torch.empty_like(read)
-    after = tile.by_chunk(d_states)
+    after, reads = tile.each_chunk(d_states), tile.each_chunk(read)
+    d_rows, keys = tile.each_chunk(d_written), tile.each_chunk(until_keys)
+    readers = tile.each_chunk(reader.mT)
+    gates = None if whole is None else tile.each_chunk(whole)
     for c in reversed(range(tile.length)):
-        after[c] = d_state
-        d_rows = tile.by_chunk(d_written)[c].baddbmm_(tile.by_chunk(until_keys)[c], d_state)
-        kept = d_state if whole is None else d_state * tile.by_chunk(whole)[c]
-        d_state = tile.by_chunk(read)[c].add_(kept)
-        d_state.baddbmm_(tile.by_chunk(reader)[c].mT, d_rows, alpha=-1)
+        after[c].copy_(d_state)
+        d_rows[c].baddbmm_(keys[c], d_state)
+        kept = d_state if gates is None else d_state * gates[c]
+        d_state = reads[c].add_(kept).baddbmm_(readers[c], d_rows[c], alpha=-1)
     return d_state, d_states
 
 

@@ -1,0 +1,189 @@
+"""The auditor on trained classes and compiled networks, and on the paper's counterexamples."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from statetrack.automata import groups, named
+from statetrack.compiler import audit, compile, horizon, machine_from
+from statetrack.compiler.audit_plot import machine_figure
+from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
+from statetrack.models import Tagger, TaggerConfig
+
+LINEAR = ["DeltaNet", "DeltaProduct", "GatedDeltaNet", "Mamba", "GLA", "RWKV7", "FullMatrix"]
+
+
+def tagger(mixer: str, **options: object) -> Tagger:
+    config = TaggerConfig(
+        vocab_size=3, num_classes=3, mixer=mixer, d_model=32, mixer_options=options
+    )
+    return Tagger(config, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("mixer", LINEAR)
+def test_taggers_show_every_layer_in_their_range(mixer: str) -> None:
+    found = audit(tagger(mixer), [0, 1, 2, 2, 1, 0, 1])
+    assert len(found.layers) == 2 and found.tokens == tuple("0122101")
+    for index, layer in enumerate(found.layers):
+        assert layer.kind == mixer and layer.eigenvalues.shape[0] == 7
+        assert layer.window == 2**index and len(layer.products) == 7 - layer.window + 1
+        assert layer.lowest >= -1 - 1e-6
+        assert np.abs(layer.eigenvalues).max() <= 1 + 1e-5
+    assert "theorem 1" in str(found)
+
+
+@pytest.mark.parametrize("mixer", ["DeltaNet", "Mamba", "GLA"])
+def test_models_in_0_1_meet_neither_theorem(mixer: str) -> None:
+    found = audit(tagger(mixer, eigen_range=(0.0, 1.0)))
+    assert not found.theorem1.weak and not found.theorem2.weak and found.theorem1.where is None
+
+
+def test_a_layer_alone() -> None:
+    layer = DeltaNet(16, num_heads=2, conv_size=0)
+    found = audit(layer, torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)))
+    assert found.layers[0].eigenvalues.shape == (5, 2, 8)
+    beta = found.layers[0].gates
+    least = np.sort(found.layers[0].eigenvalues.real, axis=-1)[..., 0]
+    assert np.allclose(least, np.minimum(1 - beta, 1), atol=1e-6)
+
+
+class Stack(nn.Module):
+    """Layers one after another on one-hot tokens; what is between them is left out."""
+
+    def __init__(self, *layers: Diagonal, vocabulary: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.vocabulary = vocabulary
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.nn.functional.one_hot(tokens, self.vocabulary).float()
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
+
+
+def diagonal(decay: list[float]) -> Diagonal:
+    """A diagonal layer whose decays are the same for all tokens."""
+    layer = Diagonal(len(decay))
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+        layer.decay_proj.bias.copy_(torch.tensor(decay).atanh().clamp(-50, 50))
+        layer.input_proj.bias.fill_(1.0)
+    return layer
+
+
+def test_e1_one_layer_with_a_negative_eigenvalue_is_enough() -> None:
+    """Parity in layer 1, A = 0 in layer 2: "every layer" is false, "at least one" holds."""
+    model = Stack(diagonal([-1.0, -1.0]), diagonal([0.0, 0.0]), vocabulary=2)
+    found = audit(model, [0, 1, 1, 0])
+    assert found.layers[0].lowest == -1 and found.layers[1].lowest == 0
+    assert found.theorem1.strong and not found.theorem2.weak
+
+
+def test_e2_counting_modulo_m_with_symmetric_matrices_only() -> None:
+    """Theorem 6: every A(x) has spectrum {1, -1}; products of two tokens of layer 2 turn."""
+    found = audit(compile(groups.cyclic(5), "reflections"))
+    for layer in found.layers:
+        assert np.abs(layer.eigenvalues.imag).max() == 0
+        assert np.allclose(np.abs(layer.eigenvalues), 1, atol=1e-6)
+    assert np.abs(found.layers[1].products.imag).max() > 0.5
+    assert found.theorem2.strong and "layer, tokens" in str(found.theorem2.where)
+
+
+def test_e3_three_factors_in_0_1_meet_theorem_1_weakly_only() -> None:
+    layer = DeltaProduct(
+        3,
+        1,
+        num_householders=3,
+        head_dim=2,
+        eigen_range=(0.0, 1.0),
+        conv_size=0,
+        qk_silu=False,
+    )
+    with torch.no_grad():
+        layer.qkv_proj.weight.zero_()
+        layer.beta_proj.weight.fill_(float(np.log(4)))  # β = 0.8
+        for j, degrees in enumerate((0, 60, 120)):
+            line = [np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]
+            layer.qkv_proj.weight[2 + 2 * j : 4 + 2 * j, 0] = torch.tensor(line)
+    found = audit(layer, torch.eye(3)[None, :1])
+    assert found.theorem1.weak and not found.theorem1.strong
+    assert found.layers[0].eigenvalues.flat[0].real == pytest.approx(0.072, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "theorem1", "theorem2"),
+    [
+        ("(a|b)*ab", "cascade", False, False),
+        ("(a|b)*ab", "diagonal", False, False),
+        ("(a|bb)*", "diagonal", True, False),
+        ("q8", "diagonal", True, False),
+        ("s5_points", "group", True, True),
+        ("mod_arithmetic", "cascade", True, True),
+        ("z7", "rotation", True, True),
+        ("s5_points", "dense", True, True),
+    ],
+)
+def test_compiled_networks_meet_what_their_machine_needs(
+    name: str, method: str, theorem1: bool, theorem2: bool
+) -> None:
+    found = audit(compile(machine_from(name), method))
+    assert (found.theorem1.strong, found.theorem2.strong) == (theorem1, theorem2)
+    assert all(period.enough for period in found.periods)
+
+
+def test_lemma_p_sees_periods_multiply_through_the_layers() -> None:
+    found = audit(compile(named("q8"), "diagonal"))
+    assert found.periods
+    for period in found.periods:
+        assert period.order == 4 and np.prod(period.periods) % 4 == 0
+    sixty = audit(compile(named("z12"), "group"))
+    assert [(p.order, p.periods) for p in sixty.periods] == [(12, (12,))]
+
+
+def test_lemma_p_sees_that_an_untrained_model_has_no_period() -> None:
+    found = audit(tagger("DeltaNet"), machine=named("z3"))
+    assert found.periods and not any(period.enough for period in found.periods)
+    assert "not enough" in str(found)
+
+
+def test_horizon() -> None:
+    assert horizon(1.0) == np.inf and horizon(0.0) == 1.0
+    assert horizon(0.9921875) == pytest.approx(587, abs=1)  # the largest bfloat16 below 1, as 1-β
+    assert horizon(0.5, remaining=0.25) == pytest.approx(2)
+
+
+def test_pictures() -> None:
+    pytest.importorskip("matplotlib")
+    found = audit(compile(machine_from("(a|b)*ab"), "cascade"), "abab")
+    figure = found.plot()
+    assert len(figure.axes) == 4
+    assert len(machine_figure(machine_from("(a|b)*ab")).axes) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        (DeltaNet(16, num_heads=2), None, "give inputs"),
+        (nn.Linear(2, 2), [0, 1], "holds no layer"),
+        (nn.Linear(2, 2), None, "does not say how many tokens"),
+    ],
+)
+def test_bad_input(model: nn.Module, inputs: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit(model, inputs)
+
+
+def test_words_outside_the_alphabet_and_empty_words() -> None:
+    network = compile(machine_from("(ab)*"))
+    with pytest.raises(ValueError, match="symbol 'c'"):
+        audit(network, "abc")
+    with pytest.raises(ValueError, match="at least one token"):
+        audit(network, "")
+
+
+def test_layers_without_transitions_say_so() -> None:
+    with pytest.raises(ValueError, match="has no transitions"):
+        audit(tagger("LSTM"), [0, 1])

@@ -1,0 +1,275 @@
+"""Compiled networks in torch: exact equality with the machine, in every dtype, cut anywhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from statetrack.automata import Machine, groups, named
+from statetrack.compiler import CompiledRNN, check, compile, compile_program
+from statetrack.compiler.network import CompiledStage
+from statetrack.layers import DeltaProduct, Diagonal, FullMatrix
+from tests.automata.cases import CASES, KINDS, Case, lively_word, random_machine, random_word
+from tests.compiler.rotations import drift
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def words(machine: Machine, length: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.stack([random_word(rng, machine, length), lively_word(rng, machine, length)])
+
+
+def assert_exact(network: CompiledRNN, batch: np.ndarray) -> None:
+    got = network(torch.from_numpy(batch)).numpy()
+    wrong = np.argwhere(got != network.machine.run(batch))
+    assert not wrong.size, f"{network.machine!r}, {network.plan.method}: {len(wrong)}, {wrong[0]}"
+
+
+def by_steps(network: CompiledRNN, batch: np.ndarray) -> Tensor:
+    state, states = None, []
+    for letters in torch.from_numpy(batch).T:
+        now, state = network.step(letters, state)
+        states.append(now)
+    return torch.stack(states, dim=1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_in_every_dtype_whole_cut_and_step_by_step(case: Case) -> None:
+    machine = case.make()
+    methods = {"cascade", compile(machine).plan.method}
+    methods |= {"diagonal"} if case.two_group else set()
+    methods |= {"group"} if case.group else set()
+    batch = words(machine, 300)
+    expected = torch.from_numpy(machine.run(batch))
+    for method in sorted(methods):
+        network = compile(machine, method)
+        assert network.plan.exact
+        for dtype in DTYPES:
+            network.to(dtype)
+            assert_exact(network, batch)
+            head, state = network.advance(torch.from_numpy(batch[:, :123]))
+            tail, _ = network.advance(torch.from_numpy(batch[:, 123:]), state)
+            assert torch.equal(torch.cat([head, tail], dim=1), expected)
+        assert torch.equal(by_steps(network, batch[:, :40]), expected[:, :40])
+
+
+@pytest.mark.parametrize("name", ["s5", "cerny_4", "q8"])
+def test_a_thousand_single_steps(name: str) -> None:
+    network = compile(named(name))
+    batch = words(network.machine, 1000)
+    assert torch.equal(by_steps(network, batch), torch.from_numpy(network.machine.run(batch)))
+
+
+def test_random_machines() -> None:
+    rng = np.random.default_rng(3)
+    for i in range(40):
+        machine = random_machine(rng, 2 + i % 6, int(rng.integers(1, 4)), KINDS[i % 3])
+        for method in ("auto", "cascade"):
+            assert_exact(compile(machine, method).to(DTYPES[i % 2]), words(machine, 100, i))
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_every_backend_is_exact(backend: str) -> None:
+    for name in ("s5_points", "cerny_4", "mod_arithmetic"):
+        network = compile(named(name))
+        for stage in network.stages:
+            stage.layer.backend = backend
+        assert_exact(network, words(network.machine, 200))
+
+
+def test_dense_is_exact() -> None:
+    for name in ("t_5", "mod_arithmetic_3", "s4"):
+        assert_exact(compile(named(name), "dense"), words(named(name), 200))
+
+
+# a process of its own, since the shape checks of a test run are far from free
+MILLION = """
+import sys, time
+import numpy as np, torch
+from statetrack.automata import named
+from statetrack.compiler import compile
+from statetrack.compiler.check import lively_word
+
+torch.set_num_threads(1)
+name, dtype, batch = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
+network = compile(named(name)).to(dtype)
+word = lively_word(np.random.default_rng(0), network.machine, 10**6).reshape(batch, -1)
+start = time.process_time()
+got = network(torch.from_numpy(word)).numpy()
+seconds = time.process_time() - start
+print((got != network.machine.run(word)).sum(), len(network.stages), seconds)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "dtype", "batch", "layers"),
+    [("s5", "float32", 1, 1), ("mod_arithmetic", "bfloat16", 16, 3)],
+)
+def test_a_million_tokens_in_ten_seconds_of_one_core(
+    name: str, dtype: str, batch: int, layers: int
+) -> None:
+    command = [sys.executable, "-c", MILLION, name, dtype, str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    errors, found_layers, seconds = done.stdout.split()
+    assert (int(errors), int(found_layers)) == (0, layers)
+    assert float(seconds) < 10
+
+
+def test_a_million_tokens_of_parity() -> None:
+    network = compile(named("parity"))
+    word = np.random.default_rng(0).integers(0, 2, 10**6)
+    got = network(torch.from_numpy(word)[None])[0].numpy()
+    assert (got == np.cumsum(word) % 2).all()
+
+
+@pytest.mark.parametrize("name", ["t_5", "cerny_6", "s5_reset", "dyck_2_depth_2"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_twenty_thousand_tokens(name: str, dtype: torch.dtype) -> None:
+    network = compile(named(name)).to(dtype)
+    machine = network.machine
+    word = lively_word(np.random.default_rng(1), machine, 20_000)
+    assert (network.run(word) == machine.run(word)).all()
+
+
+# -- the numbers in the layers ------------------------------------------------------------------
+
+
+def test_the_layers_are_those_that_are_trained() -> None:
+    kinds = {"group": DeltaProduct, "cascade": DeltaProduct, "diagonal": Diagonal}
+    for method, kind in {**kinds, "dense": FullMatrix}.items():
+        network = compile(named("parity"), method)
+        assert all(type(stage.layer) is kind for stage in network.stages)
+        assert {name.split(".")[2] for name, _ in network.named_parameters()} == {"layer"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gates_and_keys_are_exact(dtype: torch.dtype) -> None:
+    network = compile(named("mod_arithmetic")).to(dtype)
+    for stage in network.stages:
+        assert isinstance(stage, CompiledStage)
+        x = stage.inputs(torch.arange(len(stage.symbol))[None])
+        transitions = stage.layer.transitions(x)
+        assert set(transitions.beta.unique().tolist()) <= {0.0, 1.0, 2.0}
+        assert set(transitions.decay.unique().tolist()) <= {0.0, 1.0, float(np.float32(EPSILON))}
+        assert set(transitions.k.abs().unique().tolist()) <= {0.0, 0.5, 1.0}
+        assert set(transitions.v.unique().tolist()) <= {0.0, 32.0}
+
+
+EPSILON = np.exp(-20.125)
+
+
+def test_states_stay_exact_numbers() -> None:
+    """After 20,000 swaps the state of a group is still zeros and 32s, to the last bit."""
+    network = compile(named("s5"))
+    word = torch.from_numpy(np.random.default_rng(0).integers(0, 120, (1, 20_000)))
+    _, (state,) = network.advance(word)
+    assert set(state["recurrent"].unique().tolist()) == {0.0, 32.0}
+
+
+def test_what_a_reset_shrinks_never_reaches_what_it_writes() -> None:
+    network = compile(named("cerny_6"))
+    word = torch.from_numpy(lively_word(np.random.default_rng(0), network.machine, 20_000))
+    _, states = network.advance(word[None])
+    for state in states:
+        values = state["recurrent"].abs().unique()
+        large = values[values > 1e-3]
+        assert large.tolist() == [32.0]
+        assert (values[values <= 1e-3] <= 33 * EPSILON).all()
+
+
+def test_ranges_say_what_each_layer_needs() -> None:
+    aperiodic = compile(named("dyck_1_depth_3"), "diagonal")
+    assert all(stage.layer.eigen_range.low == 0 for stage in aperiodic.stages)
+    swaps = compile(named("s5_points"))
+    assert swaps.stages[0].layer.eigen_range.low == -1
+    resets_only = compile(Machine.from_regex("(a|b)*ab", "ab"), "cascade")
+    assert all(stage.layer.eigen_range.low == 0 for stage in resets_only.stages)
+
+
+# -- rotations ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("m", range(2, 13))
+@pytest.mark.parametrize("method", ["rotation", "reflections"])
+def test_theorem_6_and_rotations_add_modulo_m(m: int, method: str) -> None:
+    network = compile(groups.cyclic(m), method)
+    assert not network.plan.exact
+    assert len(network.stages) == (2 if method == "reflections" else 1)
+    assert network.plan.cost.householders == (1 if method == "reflections" else 2)
+    word = np.random.default_rng(m).integers(0, m, 2000)
+    assert (network.run(word) == np.cumsum(word) % m).all()
+
+
+def test_rotations_drift_slowly_in_float32_and_fast_in_bfloat16() -> None:
+    """Errors in units of the margin π/m; the table of docs/compiler.md goes on from here."""
+    word = np.ones(20_000, dtype=np.int64)
+    lengths = [200, 20_000]
+    for method in ("rotation", "reflections"):
+        exact = drift(7, method, word, torch.float32, lengths)
+        assert exact.first_wrong is None and exact.errors[20_000] < 0.05
+        assert exact.errors[200] < exact.errors[20_000]
+        rounded = drift(7, method, word, torch.bfloat16, lengths)
+        assert rounded.first_wrong is not None and rounded.first_wrong < 2000
+
+
+# -- files and reports --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["cascade", "diagonal", "dense"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_saved_networks_come_back_the_same(tmp_path: Path, method: str, dtype: torch.dtype) -> None:
+    network = compile(Machine.from_regex("(a|bb)*", "ab"), method).to(dtype)
+    network.save(tmp_path / "model")
+    loaded = CompiledRNN.load(tmp_path / "model")
+    assert loaded.machine == network.machine and loaded.plan == network.plan
+    tensors = loaded.state_dict()
+    for name, tensor in network.state_dict().items():
+        assert tensors[name].dtype == tensor.dtype and torch.equal(tensors[name], tensor)
+    assert str(loaded) == str(network)
+    assert str(loaded.trace("abba")) == str(network.trace("abba"))
+    assert_exact(loaded, words(loaded.machine, 100))
+
+
+def test_machines_with_letters_of_all_kinds_are_saved(tmp_path: Path) -> None:
+    table = [[1, 0], [0, 1]]
+    for alphabet in ("ab", [3, 5], [("x", 1), ("y", 2)]):
+        machine = Machine.from_table(table, alphabet=alphabet)
+        compile(machine).save(tmp_path)
+        assert CompiledRNN.load(tmp_path).machine == machine
+
+
+def test_trace_equals_the_program_s() -> None:
+    for name in ("mod_arithmetic_3", "s4", "q8"):
+        machine = named(name)
+        word = lively_word(np.random.default_rng(0), machine, 30)
+        assert compile(machine).trace(word) == compile_program(machine).trace(word)
+
+
+def test_check_finds_a_broken_network() -> None:
+    network = compile(named("s5_points"))
+    assert check(network).errors == 0
+    with torch.no_grad():
+        network.stages[0].layer.beta_proj.weight.add_(-70.0)  # reflections become projections
+    broken = check(network)
+    assert broken.errors > 0 and broken.first_error is not None
+    assert "first wrong at letter" in str(broken)
+
+
+def test_compiling_draws_no_random_number_and_gives_equal_weights() -> None:
+    before = torch.random.get_rng_state()
+    first, second = compile(named("mod_arithmetic")), compile(named("mod_arithmetic"))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_plan_says_why() -> None:
+    assert compile(named("s5_points"), "group").plan.why == "asked for"
+    assert "cheapest" in compile(named("parity")).plan.why
+    assert "DeltaProduct" in str(compile(named("s5_points")))
