@@ -1,0 +1,96 @@
+"""The reflections of numerics.py on a GPU: our kernel and, where it is installed, fla's.
+
+    python benchmarks/numerics_gpu.py --out numerics_gpu.json
+
+Same inputs, same float64 definition; bfloat16 and float32 inputs for ours, bfloat16 for fla's
+chunked kernel (it refuses float32). Rows are written as they come; what is not finite is null.
+"""
+
+import argparse
+import json
+import math
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import numerics
+import torch
+from numerics import KEY_COUNTS, LENGTHS, Pieces, drift, error, reflections, states, worst
+from torch import Tensor
+
+
+def fla_states(inputs: dict[str, Tensor], state: Tensor) -> Pieces:
+    """The state at each of LENGTHS from fla's chunked kernel."""
+    from fla.ops.delta_rule import chunk_delta_rule
+
+    found, start = [], 0
+    for length in LENGTHS:
+        part = {name: x[:, start:length].contiguous() for name, x in inputs.items()}
+        _, state = chunk_delta_rule(
+            **part,
+            scale=1.0,
+            initial_state=state,
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
+        )
+        found.append(state)
+        start = length
+    return found
+
+
+def finite(numbers: Tensor) -> list[float | None]:
+    return [x if math.isfinite(x) else None for x in numbers.tolist()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    default = numerics.RESULTS.with_name("numerics_gpu.json")
+    parser.add_argument("--out", type=Path, default=default)
+    out = parser.parse_args().out
+    device = torch.device("cuda")
+    versions = {name: metadata.version(name) for name in ("torch", "triton")}
+    record = {
+        "rows": [],
+        "device": torch.cuda.get_device_name(device),
+        "versions": versions,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+    def add(who: str, dtype: torch.dtype, size: int, got: Pieces, exact: Pieces) -> None:
+        got = [x.cpu() for x in got]
+        errors, drifts = worst(error, got, exact), worst(drift, got, exact)
+        for i, keys in enumerate(KEY_COUNTS):
+            row = {
+                "way": who,
+                "inputs": str(dtype).removeprefix("torch."),
+                "head_size": size,
+                "keys": keys,
+                "length": LENGTHS,
+                "state_error": finite(errors[i]),
+                "norm_drift": finite(drifts[i]),
+            }
+            record["rows"].append(row)
+            print(json.dumps(row), flush=True)
+        out.write_text(json.dumps(record, indent=1) + "\n")
+
+    cases = []
+    for size in (32, 128):
+        for dtype in (torch.bfloat16, torch.float32):
+            inputs, start = reflections(size, dtype)
+            wide = {name: x.double() for name, x in inputs.items()}
+            exact = states(wide, start.double(), backend="reference")
+            moved = {name: x.to(device) for name, x in inputs.items()}
+            add("triton", dtype, size, states(moved, start.to(device), backend="triton"), exact)
+            if dtype == torch.bfloat16:
+                cases.append((size, moved, start.to(device), exact))
+    try:
+        versions["fla-core"] = metadata.version("fla-core")
+    except metadata.PackageNotFoundError:
+        print("fla is not installed: its rows are left out")
+        return
+    for size, moved, start, exact in cases:
+        add("fla chunk", torch.bfloat16, size, fla_states(moved, start), exact)
+
+
+if __name__ == "__main__":
+    main()
