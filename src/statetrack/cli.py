@@ -23,7 +23,7 @@ def demo(*, seed: int = 0, out: Path = Path("demo"), workers: int = 2) -> int:
     """Parity with DeltaNet and Mamba, eigenvalues in [0, 1] and in [-1, 1].
 
     Four models learn parity from words of up to 40 and are tested on words of up to 256, on two
-    CPU cores. Ends in a table and a picture; the numbers are in the folder OUT.
+    CPU cores. Ends in a table, a picture and OUT/report.html; the numbers are in the folder OUT.
 
     Parameters
     ----------
@@ -69,6 +69,12 @@ def demo(*, seed: int = 0, out: Path = Path("demo"), workers: int = 2) -> int:
         "\nTrained with the parity asked after every bit (task parity_dense), judged by the answer "
         f"after the last.\nRecords, configs and weights: {out}/"
     )
+    from statetrack.report import write_report
+
+    try:
+        print(f"Report: {write_report(runs, out / 'report.html')}")
+    except ImportError as error:
+        print(f"No report: {_one_line(error)}")
     return _failures(runs)
 
 
@@ -259,6 +265,113 @@ def reproduce(
     return _failures(runs)
 
 
+def report(*runs: Path, out: Path = Path("report.html"), plots: bool = False) -> int:
+    """One page about runs: table, curves, eigenvalues, configs, and what is missing.
+
+    The page needs nothing beside itself: it opens without a network, on a phone, and prints.
+
+    Parameters
+    ----------
+    runs
+        Run folders, or folders that hold some.
+    out
+        The page.
+    plots
+        Also write every plot as PNG and SVG, into a folder beside the page.
+    """
+    from statetrack.report import read_runs, write_report
+
+    print(f"Report: {write_report(read_runs(runs), out, plots=plots)}")
+    return 0
+
+
+def explain(machine: str, *, alphabet: str | None = None) -> int:
+    """Which linear RNNs can track a machine, which cannot, and why.
+
+    Parameters
+    ----------
+    machine
+        A regular expression ('(aa)*'), a name (s5, a5, z60, mod_arithmetic) or a JSON table.
+    alphabet
+        Of a regular expression; by default its own letters.
+    """
+    from statetrack import compiler
+
+    print(compiler.explain(compiler.machine_from(machine, alphabet)))
+    return 0
+
+
+def compile(machine: str, *, out: Path, method: str = "auto", alphabet: str | None = None) -> int:
+    """Turn a machine into an exact network: weights as safetensors, the rest as JSON.
+
+    Parameters
+    ----------
+    machine
+        A regular expression ('(a|b)*ab'), a name (s5, a5, z60, mod_arithmetic) or a JSON table.
+    out
+        The folder to write.
+    method
+        auto takes the cheapest; or group, one-layer, cascade, diagonal, dense, rotation,
+        reflections.
+    alphabet
+        Of a regular expression; by default its own letters.
+    """
+    from statetrack import compiler
+
+    network = compiler.compile(compiler.machine_from(machine, alphabet), method)
+    network.save(out)
+    checked = compiler.check(network)
+    print(network)
+    print(f"checked on random words: {checked}")
+    print(f"Weights and tables: {out}/")
+    return 1 if checked.errors else 0
+
+
+def run(model: Path, *, word: str) -> int:
+    """Read a word with a compiled network and show its states, level by level.
+
+    Parameters
+    ----------
+    model
+        A folder that `statetrack compile` wrote.
+    word
+        Letters of the machine's alphabet.
+    """
+    from statetrack.compiler import CompiledRNN
+
+    network = CompiledRNN.load(model)
+    print(network.trace(word))
+    if network.machine.outputs.dtype == bool:
+        print("accepted" if network.machine.accepts(word) else "rejected")
+    return 0
+
+
+def audit(model: Path, *, plot: Path | None = None) -> int:
+    """The eigenvalues of a trained run's or a compiled network's transitions.
+
+    Parameters
+    ----------
+    model
+        A run folder, or a folder that `statetrack compile` wrote.
+    plot
+        Also draw the spectrum, into this PNG or SVG file.
+    """
+    from statetrack import compiler
+    from statetrack.training import Run
+
+    if (model / "compiled.json").exists():
+        found = compiler.audit(compiler.CompiledRNN.load(model))
+    elif (model / "config.json").exists():
+        found = compiler.audit(Run(model).model())
+    else:
+        raise ValueError(f"{model} is neither a run folder nor a compiled network")
+    print(found)
+    if plot is not None:
+        found.plot().savefig(plot, dpi=120)
+        print(f"Spectrum: {plot}")
+    return 0
+
+
 def tasks() -> int:
     """What there is to learn, one line each."""
     from statetrack import tasks as known
@@ -279,7 +392,18 @@ def models() -> int:
     return 0
 
 
-COMMANDS: tuple[Callable[..., int], ...] = (demo, train, reproduce, tasks, models)
+COMMANDS: tuple[Callable[..., int], ...] = (
+    demo,
+    train,
+    reproduce,
+    report,
+    explain,
+    compile,
+    run,
+    audit,
+    tasks,
+    models,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,64 @@
+"""The report's input and output: run folders, the page, and its plots as files of their own."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from statetrack.report import figures
+from statetrack.report.page import build, pictures, render, report_styles
+from statetrack.training import Run, find_runs
+from statetrack.training.files import write_atomically
+
+__all__ = ["read_runs", "write_report"]
+
+
+def read_runs(paths: Iterable[Path | str]) -> list[Run]:
+    """The runs in `paths` and below, each once and known to be readable.
+
+    A `ValueError` names the first path that is not there, has no runs, or has one that is broken.
+    """
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ValueError(f"{path} is no folder; give run folders, or folders that hold some")
+        runs = find_runs(path)
+        if not runs:
+            raise ValueError(f"there are no runs in {path}: nothing in it has a config.json")
+        for run in runs:
+            _check(run)
+            found.setdefault(run.folder.resolve(), run)
+    return list(found.values())
+
+
+def _check(run: Run) -> None:
+    """Reads what the report will read, so that a broken folder is named before any work."""
+    readers = {
+        "config.json": lambda: run.config,
+        "records.jsonl": lambda: sum(record.value for record in run.records),
+        "run.json": lambda: run.info.get("wall_s"),
+        "error.txt": lambda: run.error,
+    }
+    for name, read in readers.items():
+        try:
+            read()
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{run.folder} is broken: {name} cannot be read ({reason})") from error
+
+
+def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -> Path:
+    """Writes the page to `out`; with `plots`, PNG and SVG files to the folder `<out>_plots` too."""
+    out = Path(out)
+    report = build(runs)
+    page = render(report)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, page.encode())
+    if plots:
+        folder = out.with_name(f"{out.stem}_plots")
+        folder.mkdir(exist_ok=True)
+        style = report_styles(report)
+        for index, task in enumerate(report.tasks, 1):
+            for picture in pictures(task, index, style, legend=True).all():
+                svg = figures.to_svg(picture, hover=False)
+                write_atomically(folder / f"{picture.name}.svg", svg.encode())
+                write_atomically(folder / f"{picture.name}.png", figures.to_png(picture))
+    return out

@@ -1,0 +1,326 @@
+"""From runs to tables: groups of runs that differ in seed and rate alone, and their numbers."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from statetrack import tasks
+from statetrack.report.paper import best_in_paper
+from statetrack.training import Record, Run, RunConfig
+from statetrack.training.progress import model_label
+
+__all__ = [
+    "Absent",
+    "Curve",
+    "Group",
+    "Point",
+    "Row",
+    "absent",
+    "by_length",
+    "by_step",
+    "group_runs",
+    "metric_of",
+    "row",
+    "trained_tokens",
+]
+
+MAX_BINS = 32
+"""Points of a curve over lengths; lengths beyond that are averaged with their neighbours."""
+
+MAX_STEPS = 60
+"""Points of a learning curve; beyond that, evenly chosen ones and the last."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one config but for seed and learning rate.
+
+    Attributes:
+        task: what they learn.
+        label: the model, with whatever tells it from the other models of that task.
+        metric: what they are judged by; see `metric_of`.
+        rate: the learning rate whose median over seeds is the greatest; `None` without a value.
+        chosen: the finished runs of that rate that have a value, by seed.
+        runs: all of them.
+    """
+
+    task: str
+    label: str
+    metric: str
+    rate: float | None
+    chosen: tuple[Run, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        """Any config of the group."""
+        return (self.chosen or self.runs)[0].config
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; a number that is not there is `None`.
+
+    Attributes:
+        task, model, metric, rate: as in `Group`.
+        lengths: the lengths it is judged on.
+        trained: the median over seeds on the test words no longer than those trained on.
+        best, median: over the seeds of that rate, on `lengths`.
+        deviation: the median distance from the median; one seed has none.
+        seeds, missing: runs with a value at that rate, and runs of any rate without one.
+        paper: the paper's best.
+    """
+
+    task: str
+    model: str
+    metric: str
+    rate: float | None
+    lengths: tuple[int, int]
+    trained: float | None
+    best: float | None
+    median: float | None
+    deviation: float | None
+    seeds: int
+    missing: int
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on a curve, in words `where`: the median over seeds, the least and the greatest."""
+
+    x: float
+    where: str
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line with a band over seeds."""
+
+    label: str
+    points: tuple[Point, ...]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Something that should be on the page and is not."""
+
+    run: str
+    label: str
+    reason: str
+
+
+def metric_of(config: RunConfig) -> str:
+    """Faultless sequences where every prefix is asked, scaled accuracy where only the end is."""
+    return "sequence_accuracy" if _judge(config).dense else "scaled_accuracy"
+
+
+def _judge(config: RunConfig) -> tasks.Task:
+    return tasks.get(config.evaluation.task or config.task)
+
+
+def trained_tokens(config: RunConfig) -> int:
+    """The longest word trained on, counted in tokens as the records count."""
+    return tasks.get(config.task).num_tokens(config.train_lengths[1])
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """The runs in groups, by task, then model, then range; a run given twice counts once."""
+    unique: dict[str, Run] = {}
+    for run in runs:
+        before = unique.get(run.config.fingerprint)
+        if before is None or (run.finished and not before.finished):
+            unique[run.config.fingerprint] = run
+    found: dict[str, list[Run]] = {}
+    for run in sorted(unique.values(), key=lambda run: (run.config.seed, run.config.fingerprint)):
+        found.setdefault(json.dumps(_recipe(run.config), sort_keys=True), []).append(run)
+    groups = sorted(found.values(), key=_order)
+    return [_group(label, members) for label, members in zip(_labels(groups), groups, strict=True)]
+
+
+def _recipe(config: RunConfig) -> dict[str, Any]:
+    """The config without what a group varies."""
+    fields = config.to_dict()
+    del fields["seed"], fields["data_seed"]
+    fields["optimizer"] = {k: v for k, v in fields["optimizer"].items() if k != "lr"}
+    return fields
+
+
+def _order(runs: list[Run]) -> tuple[Any, ...]:
+    config = runs[0].config
+    options = config.model.mixer_options
+    low = (options.get("eigen_range") or (0.0, 1.0))[0]
+    factors = options.get("num_householders", 0)
+    place = (config.task, config.model.mixer, factors, -low, config.model.num_layers)
+    return (*place, config.model.d_model, config.steps, config.to_json())
+
+
+def _labels(groups: Sequence[list[Run]]) -> list[str]:
+    """Model and range, and where that is not enough, the settings that differ."""
+    configs = [runs[0].config for runs in groups]
+    names = [(config.task, model_label(config)) for config in configs]
+    labels = []
+    for name, config in zip(names, configs, strict=True):
+        alike = [_flat(_recipe(c)) for n, c in zip(names, configs, strict=True) if n == name]
+        mine = _flat(_recipe(config))
+        differing = [key for key in mine if any(other.get(key) != mine[key] for other in alike)]
+        shown = ", ".join(f"{key.split('.')[-1]}={mine[key]}" for key in differing)
+        labels.append(f"{name[1]} ({shown})" if shown else name[1])
+    return labels
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        inner = isinstance(value, Mapping)
+        flat |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return flat
+
+
+def _group(label: str, runs: list[Run]) -> Group:
+    config = runs[0].config
+    metric = metric_of(config)
+    by_rate: dict[float, list[Run]] = {}
+    for run in runs:
+        if run.finished and run.last(metric) is not None:
+            by_rate.setdefault(run.config.optimizer.lr, []).append(run)
+    rate = max(
+        sorted(by_rate),
+        key=lambda one: statistics.median(_values(by_rate[one], metric)),
+        default=None,
+    )
+    chosen = () if rate is None else tuple(by_rate[rate])
+    return Group(config.task, label, metric, rate, chosen, tuple(runs))
+
+
+def _values(runs: Iterable[Run], metric: str) -> list[float]:
+    return [value for run in runs if (value := run.last(metric)) is not None]
+
+
+def row(group: Group) -> Row:
+    """The group's line of the table: the best seed of the rate with the greatest median."""
+    values = _values(group.chosen, group.metric)
+    median = statistics.median(values) if values else None
+    deviation = None
+    if median is not None and len(values) > 1:
+        deviation = statistics.median(abs(value - median) for value in values)
+    within = [v for run in group.chosen if (v := _within_training(run)) is not None]
+    lengths = group.config.evaluation.lengths
+    assert lengths is not None
+    return Row(
+        task=group.task,
+        model=group.label,
+        metric=group.metric,
+        rate=group.rate,
+        lengths=lengths,
+        trained=statistics.median(within) if within else None,
+        best=max(values, default=None),
+        median=median,
+        deviation=deviation,
+        seeds=len(values),
+        missing=sum(not run.finished or run.last(group.metric) is None for run in group.runs),
+        paper=best_in_paper(group.config),
+    )
+
+
+def _within_training(run: Run) -> float | None:
+    """The run's number on the test words no longer than those it was trained on."""
+    config, longest = run.config, trained_tokens(run.config)
+    rows = {r.length: r for r in _test_rows(run) if r.length is not None and r.length <= longest}
+    if not rows:
+        return None
+    if _judge(config).dense:  # the share that is faultless so far only falls: its last value
+        return rows[max(rows)].value
+    return _judge(config).scaled_accuracy(_pooled(rows.values()))
+
+
+def _test_rows(run: Run) -> list[Record]:
+    """The last test, one row per length: accuracy, or faultless sequences for dense tasks."""
+    metric = "sequence_accuracy" if _judge(run.config).dense else "accuracy"
+    rows = [r for r in run.records if (r.split, r.metric) == ("test", metric) and r.length]
+    last = max((r.step for r in rows), default=0)
+    return [r for r in rows if r.step == last]
+
+
+def _pooled(rows: Iterable[Record]) -> float:
+    """The accuracy over all answers of `rows`."""
+    weights = [(r.value, r.count or 1) for r in rows]
+    return sum(value * count for value, count in weights) / sum(count for _, count in weights)
+
+
+def by_length(group: Group) -> Curve:
+    """The group's metric against the number of tokens read, on the test set.
+
+    Where there are more than `MAX_BINS` lengths, neighbours are pooled: all answers of a bin for
+    accuracy, the longest of the bin for faultless sequences, which only fall.
+    """
+    judge = _judge(group.config)
+    tested = [{r.length or 0: r for r in _test_rows(run)} for run in group.chosen]
+    lengths = sorted(set().union(*tested))
+    width = -(-len(lengths) // MAX_BINS) or 1
+    points = []
+    for start in range(0, len(lengths), width):
+        part = lengths[start : start + width]
+        values = []
+        for rows in tested:
+            here = [rows[length] for length in part if length in rows]
+            if here:
+                one = here[-1].value if judge.dense else judge.scaled_accuracy(_pooled(here))
+                values.append(one)
+        x = float(part[-1] if judge.dense else statistics.mean(part))
+        alone = judge.dense or len(part) == 1
+        where = f"length {part[-1]}" if alone else f"lengths {part[0]} to {part[-1]}"
+        points.append(_point(x, where, values))
+    return Curve(group.label, tuple(points), len(group.chosen))
+
+
+def by_step(group: Group, metric: str, split: str) -> Curve:
+    """`metric` over all lengths against the optimiser's steps."""
+    columns: dict[int, list[float]] = {}
+    for run in group.chosen:
+        for r in run.records:
+            if (r.split, r.metric, r.length) == (split, metric, None):
+                columns.setdefault(r.step, []).append(r.value)
+    steps = _thinned(sorted(columns))
+    points = tuple(_point(float(step), f"step {step}", columns[step]) for step in steps)
+    return Curve(group.label, points, len(group.chosen))
+
+
+def _thinned(steps: list[int]) -> list[int]:
+    stride = -(-len(steps) // MAX_STEPS) or 1
+    return steps[::-1][::stride][::-1]
+
+
+def _point(x: float, where: str, values: list[float]) -> Point:
+    return Point(x, where, statistics.median(values), min(values), max(values))
+
+
+def absent(groups: Iterable[Group]) -> list[Absent]:
+    """The runs that are not finished or have no number, and why."""
+    found = []
+    for group in groups:
+        for run in group.runs:
+            reason = _why_absent(run, group.metric)
+            if reason is not None:
+                label = f"{group.task}, {group.label}, lr {run.config.optimizer.lr:g}"
+                label = f"{label}, seed {run.config.seed}"
+                found.append(Absent(run.folder.name, label, reason))
+    return found
+
+
+def _why_absent(run: Run, metric: str) -> str | None:
+    if not run.finished:
+        error = (run.error or "").strip()
+        if error:
+            return error.splitlines()[-1]
+        step = max((r.step for r in run.records), default=0)
+        return f"not finished: step {step} of {run.config.steps}"
+    if run.last(metric) is None:
+        return f"finished, but its records have no {metric.replace('_', ' ')}"
+    return None

@@ -1,0 +1,48 @@
+"""Run folders with known numbers, written by hand, and small ones that are trained."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from statetrack.training import Record, Run, RunConfig
+from tests.training import tiny
+
+
+def write_run(
+    root: Path,
+    config: RunConfig,
+    records: list[Record],
+    *,
+    finished: bool = True,
+    error: str | None = None,
+) -> Run:
+    folder = root / config.fingerprint
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    (folder / "records.jsonl").write_text("".join(f"{r.to_json()}\n" for r in records))
+    (folder / "run.json").write_text(json.dumps({"device": "cpu", "wall_s": 1.5}))
+    if finished:
+        (folder / "DONE").write_text("{}")
+    if error is not None:
+        (folder / "error.txt").write_text(error)
+    return Run(folder)
+
+
+def parity(seed: int = 0, lr: float = 1e-3, **changes: Any) -> RunConfig:
+    """A tiny config; as in the paper's table where it is judged on lengths 40 to 256."""
+    config = tiny.config(seed=seed, data_seed=seed, **changes)
+    return replace(config, optimizer=replace(config.optimizer, lr=lr))
+
+
+def scores(*values: float) -> list[Record]:
+    """Validation scores at steps 2, 4, ..., and a test by length: right up to 8, then half."""
+    rows = [
+        Record(2 * i, "validation", "scaled_accuracy", value) for i, value in enumerate(values, 1)
+    ]
+    rows += [Record(2 * i, "train", "loss", 1.0 / i) for i in range(1, len(values) + 1)]
+    step = 2 * len(values)
+    for length in range(2, 12):
+        accuracy = 1.0 if length < 8 else 0.5
+        rows.append(Record(step, "test", "accuracy", accuracy, length, count=length))
+    return rows

@@ -1,0 +1,298 @@
+"""The page: structure, escaping, what is missing, determinism; and the command."""
+
+import re
+import shutil
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from statetrack import tasks
+from statetrack.cli import main
+from statetrack.report import build, read_runs, render, write_report
+from statetrack.report.spectra import MAX_DOTS, eigenvalues, spectrum
+from statetrack.report.tables import group_runs
+from statetrack.training import Run, RunConfig, run
+from tests.report.folders import parity, scores, write_run
+from tests.training import tiny
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Ids, text of table cells, titles of spots and text outside scripts; tags must match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.tips: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        fields = dict(attrs)
+        assert not any(name.startswith("on") for name in fields)
+        if fields.get("id"):
+            self.ids.append(str(fields["id"]))
+        self.links += [str(v) for k, v in attrs if k in ("src", "href", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "title" and "svg" in self.open:
+            self.tips.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.text += data
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+        if self.open and self.open[-1] == "title" and "svg" in self.open:
+            self.tips[-1] += data
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained for 12 steps: two seeds of one model, one of another, one that has no A(x)."""
+    root = tmp_path_factory.mktemp("trained")
+    for config in (
+        tiny.config(),
+        tiny.config(seed=1, data_seed=1),
+        tiny.config(model=tiny.model(eigen_range=(0.0, 1.0))),
+        tiny.config(model=tiny.model("SLSTM", num_heads=2)),
+    ):
+        run(config, root)
+    return root
+
+
+def test_the_table_shows_what_the_records_say(trained: Path) -> None:
+    page = Page(render(build(read_runs([trained]))))
+    head, *lines = page.tables[0]
+    by_model = {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+    assert list(by_model) == ["DeltaNet [0, 1]", "DeltaNet [-1, 1]", "SLSTM"]
+    values = sorted(
+        Run(trained / tiny.config(seed=s, data_seed=s).fingerprint).last("scaled_accuracy") or 0.0
+        for s in (0, 1)
+    )
+    signed = by_model["DeltaNet [-1, 1]"]
+    assert signed["best"] == f"{values[1]:.3f}"
+    assert signed["median"] == f"{sum(values) / 2:.3f}"
+    assert signed["spread"] == f"±{(values[1] - values[0]) / 2:.3f}"
+    assert (signed["seeds"], signed["judged lengths"], signed["rate"]) == ("2", "8–12", "0.001")
+    assert by_model["SLSTM"]["spread"] == "–"
+    assert all(line["paper’s best"] == "" for line in by_model.values())
+    assert "4 runs, 4 finished" in page.text and "Nothing: every run has finished" in page.text
+
+
+def test_the_page_needs_nothing_beside_itself(trained: Path) -> None:
+    text = render(build(read_runs([trained])))
+    page = Page(text)
+    assert len(page.ids) == len(set(page.ids))
+    inside = [link for link in page.links if link.startswith("#")]
+    assert set(page.links) - set(inside) == {"data:,"}
+    assert {link[1:] for link in inside} <= set(page.ids)
+    assert set(re.findall(r"url\(#?([^)]*)\)", text)) <= set(page.ids)
+    assert {u for u in re.findall(r"https?://[^\s\"'<]+", text) if "www.w3.org" not in u} == set()
+    assert 'name="viewport"' in text and "@media print" in text
+    for section in ("table", "lengths", "learning", "spectra", "configs", "missing"):
+        assert section in page.ids and f"#{section}" in page.links
+
+
+def test_spots_say_the_values_of_the_curves(trained: Path) -> None:
+    report = build(read_runs([trained]))
+    page = Page(render(report))
+    (task,) = report.tasks
+    for curves in (task.by_length, task.losses, task.scores):
+        assert len(curves) == 3
+        for curve in curves:
+            for point in curve.points:
+                wanted = f"{curve.label}: {point.middle:.3f} at {point.where}"
+                assert any(tip.startswith(wanted) for tip in page.tips), wanted
+    assert any("over 2 seeds)" in tip for tip in page.tips)
+    assert "trained to 7" in page.text  # words of up to 8 have 7 bits
+
+
+def test_spectra_are_those_of_the_transitions(trained: Path) -> None:
+    groups = {group.label: group for group in group_runs(read_runs([trained]))}
+    for label, low in (("DeltaNet [0, 1]", 0.0), ("DeltaNet [-1, 1]", -1.0)):
+        found = spectrum(groups[label])
+        assert found is not None and 1 <= len(found.dots) <= MAX_DOTS
+        assert sum(dot.share for dot in found.dots) == pytest.approx(1)
+        assert found.lowest is not None and low <= found.lowest < 1
+        # two heads of size 4: three of four eigenvalues are 1, the fourth is 1 - beta
+        at_one = sum(dot.share for dot in found.dots if dot.real == 1.0)
+        assert 0.75 <= at_one < 1
+    nonlinear = spectrum(groups["SLSTM"])
+    assert nonlinear is not None and nonlinear.dots == () and nonlinear.reason is not None
+    assert "SLSTM has no transitions" in Page(render(build(read_runs([trained])))).text
+
+
+def test_eigenvalues_of_each_layer_come_from_its_own_input(trained: Path) -> None:
+    model = Run(trained / tiny.config().fingerprint).model()
+    words = [torch.tensor([1, 2, 2]), torch.tensor([2])]
+    (values,) = eigenvalues(model, words)
+    assert values.shape == (4 * 8,)  # tokens times the width
+    block = model.backbone.blocks[0]
+    x = block.mixer_norm(model.embedding(words[0][None]))  # type: ignore[operator, union-attr]
+    expected = block.mixer.transitions(x).eigenvalues().flatten()  # type: ignore[operator, union-attr]
+    torch.testing.assert_close(values[:24].real, expected.detach().double())
+
+
+def test_complex_eigenvalues_of_two_layers(tmp_path: Path) -> None:
+    """A free matrix per token: layers are told apart, pairs are mirrored at the real axis."""
+    model = replace(tiny.model("FullMatrix", state_dim=3), num_layers=2)
+    (group,) = group_runs([run(tiny.config(model=model), tmp_path)])
+    found = spectrum(group)
+    assert found is not None and {dot.layer for dot in found.dots} == {1, 2}
+    assert any(dot.imag > 0 for dot in found.dots)
+    places = {(dot.layer, dot.real, dot.imag) for dot in found.dots}
+    assert places == {(layer, real, -imag + 0.0) for layer, real, imag in places}
+    page = Page(render(build([run(tiny.config(model=model), tmp_path)])))
+    assert "imaginary part" in page.text
+    assert sum(tip.startswith("layer 2: ") for tip in page.tips) == sum(
+        dot.layer == 2 for dot in found.dots
+    )
+
+
+def test_odd_names_are_escaped(tmp_path: Path) -> None:
+    name = "regex:(<b>)*"
+    task = tasks.get(name)
+    model = replace(tiny.model(), vocab_size=task.vocab_size, num_classes=task.num_classes)
+    config = RunConfig(task=name, model=model, steps=2, batch=2, log_every=1)
+    config = replace(config, checkpoint_every=None, evaluation=replace(config.evaluation, every=1))
+    error = "Traceback\nValueError: <script>alert('x')</script> & \"more\""
+    write_run(tmp_path, config, [], finished=False, error=error)
+    written = write_run(tmp_path / "<img src=x onerror=alert(1)>", parity(), scores(0.5))
+    odd = written.folder.rename(written.folder.with_name("<i>run"))
+    text = render(build(read_runs([tmp_path])))
+    page = Page(text)
+    assert "<script>alert" not in text and "<i>" not in text and "<b>" not in text
+    assert text.count("<script>") == 1
+    assert name in page.text and odd.name in page.text
+    assert ["ValueError: <script>alert('x')</script> & \"more\""] == [
+        line[2] for line in page.tables[-1][1:]
+    ]
+
+
+def test_missing_numbers_stay_missing(tmp_path: Path) -> None:
+    write_run(tmp_path, parity(), [], finished=False, error="OSError: no space left")
+    page = Page(render(build(read_runs([tmp_path]))))
+    (head, line), (_, missing) = page.tables
+    cells = dict(zip(head, line, strict=True))
+    for column in ("best", "median", "spread", "trained lengths", "rate"):
+        assert cells[column] == "–"
+    assert cells["seeds"] == "0 (1 missing)"
+    assert missing[2] == "OSError: no space left"
+    assert page.tips == []
+
+
+def test_weights_that_cannot_be_read_leave_a_reason(trained: Path, tmp_path: Path) -> None:
+    name = tiny.config().fingerprint
+    shutil.copytree(trained / name, tmp_path / name)
+    weights = tmp_path / name / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (group,) = group_runs(read_runs([tmp_path]))
+    cut = spectrum(group)
+    reason = f"{name}/model.safetensors cannot be read: "
+    assert cut is not None and cut.dots == () and (cut.reason or "").startswith(reason)
+    weights.unlink()
+    assert reason in Page(render(build(read_runs([tmp_path])))).text
+
+
+def test_same_runs_same_bytes(trained: Path, tmp_path: Path) -> None:
+    runs = read_runs([trained])
+    first = write_report(runs, tmp_path / "a.html").read_bytes()
+    assert write_report(runs[::-1], tmp_path / "b.html").read_bytes() == first
+    assert write_report(read_runs([trained]), tmp_path / "c.html").read_bytes() == first
+
+
+def test_plots_are_files_only_when_asked_for(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "pages" / "one.html"
+    assert main(["report", str(trained), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"Report: {out}\n"
+    assert [path.name for path in out.parent.iterdir()] == ["one.html"]
+    assert main(["report", str(trained), "--out", str(out), "--plots"]) == 0
+    plots = sorted(path.name for path in (out.parent / "one_plots").iterdir())
+    stems = ["length-1-parity", "loss-1-parity", "score-1-parity"]
+    stems += ["spectrum-1-parity-1", "spectrum-1-parity-2"]
+    assert plots == sorted(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg"))
+    for path in (out.parent / "one_plots").iterdir():
+        start = path.read_bytes()[:8]
+        assert start.startswith(b"<svg") or start == b"\x89PNG\r\n\x1a\n"
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        assert main(["report", *words, "--out", str(tmp_path / "x.html")]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.count("\n") == 1
+        assert not (tmp_path / "x.html").exists()
+        return captured.err
+
+    assert "statetrack train" in said()
+    assert "nowhere is no folder" in said(str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    assert "there are no runs in" in said(str(tmp_path / "empty"))
+    broken = write_run(tmp_path / "runs", parity(), scores(0.5)).folder
+    good = write_run(tmp_path / "runs", parity(1), scores(0.5)).folder
+    for name, content in (
+        ("config.json", '{"task": "parity"'),
+        ("config.json", '{"task": "parity", "stepz": 3}'),
+        ("records.jsonl", '{"step": 1}\n'),
+        ("records.jsonl", "[1]\n"),
+        ("run.json", "[]"),
+    ):
+        kept = (broken / name).read_text()
+        (broken / name).write_text(content)
+        error = said(str(good), str(tmp_path / "runs"))
+        assert f"{broken} is broken: {name}" in error
+        (broken / name).write_text(kept)
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "x.html")]) == 0
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_what_to_install_is_said(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [write_run(tmp_path, parity(), scores(0.5))]
+    for name in [n for n in sys.modules if n.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"needs {package}: pip install 'statetrack\[report\]'"):
+        write_report(runs, tmp_path / "x.html")
+
+
+def test_demo_ends_in_a_report_or_says_why_not(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from statetrack.experiments import demo as recipe
+
+    monkeypatch.setattr(recipe, "demo", lambda seed=0: [tiny.config()])  # it is there already
+    assert main(["demo", "--out", str(trained), "--workers", "0"]) == 0
+    assert f"Report: {trained / 'report.html'}" in capsys.readouterr().out
+    (trained / "report.html").unlink()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["demo", "--out", str(trained), "--workers", "0"]) == 0
+    assert "No report: the report needs jinja2" in capsys.readouterr().out
+    assert not (trained / "report.html").exists()

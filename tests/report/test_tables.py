@@ -1,0 +1,181 @@
+"""The numbers of the report against records whose statistics are known."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statetrack.models import paper_config
+from statetrack.report.paper import best_in_paper
+from statetrack.report.tables import absent, by_length, by_step, group_runs, row
+from statetrack.training import EvaluationConfig, Record, RunConfig
+from tests.report.folders import parity, scores, write_run
+from tests.training import tiny
+
+
+def test_best_median_and_spread_are_of_the_rate_with_the_greatest_median(tmp_path: Path) -> None:
+    final = {1e-3: (0.1, 0.5, 0.8), 1e-2: (0.0, 0.2, 0.9), 1e-4: (0.3, 0.3, 0.3)}
+    runs = [
+        write_run(tmp_path, parity(seed, lr), scores(0.0, value))
+        for lr, values in final.items()
+        for seed, value in enumerate(values)
+    ]
+    (group,) = group_runs(runs)
+    found = row(group)
+    assert (found.rate, found.best, found.median) == (1e-3, 0.8, 0.5)
+    assert found.deviation == pytest.approx(0.3)  # of 0.4, 0, 0.3
+    assert (found.seeds, found.missing) == (3, 0)
+    assert found.lengths == (8, 12)
+    assert [run.config.seed for run in group.chosen] == [0, 1, 2]
+
+
+def test_one_seed_has_no_spread_and_unfinished_runs_are_missing(tmp_path: Path) -> None:
+    done = write_run(tmp_path, parity(0), scores(0.25))
+    trace = "Traceback\n  File x\nValueError: the loss became nan\n"
+    failed = write_run(tmp_path, parity(1), scores(0.9), finished=False, error=trace)
+    killed = write_run(tmp_path, parity(2), scores(0.9, 0.95), finished=False)
+    silent = write_run(tmp_path, parity(3), [Record(12, "train", "loss", 0.5)])
+    (group,) = group_runs([done, failed, killed, silent])
+    found = row(group)
+    assert (found.best, found.median, found.deviation) == (0.25, 0.25, None)
+    assert (found.seeds, found.missing) == (1, 3)
+    reasons = {one.run: one.reason for one in absent([group])}
+    assert reasons == {
+        failed.folder.name: "ValueError: the loss became nan",
+        killed.folder.name: "not finished: step 4 of 12",
+        silent.folder.name: "finished, but its records have no scaled accuracy",
+    }
+
+
+def test_no_number_is_none(tmp_path: Path) -> None:
+    (group,) = group_runs([write_run(tmp_path, parity(), [], finished=False)])
+    found = row(group)
+    assert (found.best, found.median, found.deviation, found.rate, found.trained) == (None,) * 5
+    assert by_length(group).points == () and by_step(group, "loss", "train").points == ()
+
+
+def test_trained_lengths_pool_answers_and_stop_at_the_longest_trained(tmp_path: Path) -> None:
+    """Trained to length 8, which is 7 bits; every shorter test word was right."""
+    (group,) = group_runs([write_run(tmp_path, parity(), scores(0.5))])
+    assert row(group).trained == 1.0
+    longer = parity(lengths=(3, 10))  # 9 bits: 2 to 7 right, half of the 8 + 9 answers too
+    (group,) = group_runs([write_run(tmp_path, longer, scores(0.5))])
+    right, asked = sum(range(2, 8)), sum(range(2, 10))
+    assert row(group).trained == pytest.approx(2 * (right + 17 / 2) / asked - 1)
+
+
+def test_curves_by_length_have_a_band_over_seeds(tmp_path: Path) -> None:
+    def tested(*values: float) -> list[Record]:
+        rows = [Record(2, "validation", "scaled_accuracy", 0.5)]
+        return rows + [
+            Record(2, "test", "accuracy", v, t, count=4) for t, v in enumerate(values, 1)
+        ]
+
+    runs = [
+        write_run(tmp_path, parity(seed), tested(1.0, value))
+        for seed, value in enumerate((0.5, 0.75, 1.0))
+    ]
+    (group,) = group_runs(runs)
+    curve = by_length(group)
+    assert [(p.x, p.low, p.middle, p.high) for p in curve.points] == [
+        (1.0, 1.0, 1.0, 1.0),
+        (2.0, 0.0, 0.5, 1.0),
+    ]
+    assert curve.seeds == 3
+
+
+def test_many_lengths_become_few_points_weighted_by_their_answers(tmp_path: Path) -> None:
+    rows = [Record(2, "validation", "scaled_accuracy", 0.5)]
+    rows += [
+        Record(2, "test", "accuracy", 1.0 if t % 2 else 0.0, t, count=3 if t % 2 else 1)
+        for t in range(1, 65)
+    ]
+    (group,) = group_runs([write_run(tmp_path, parity(), rows)])
+    points = by_length(group).points
+    assert len(points) == 32
+    assert points[0].x == 1.5 and points[0].where == "lengths 1 to 2"
+    assert all(p.middle == pytest.approx(2 * 0.75 - 1) for p in points)
+
+
+def test_only_the_last_test_counts(tmp_path: Path) -> None:
+    early = [Record(2, "test", "accuracy", 0.0, t, count=1) for t in range(2, 12)]
+    (group,) = group_runs([write_run(tmp_path, parity(), [*early, *scores(0.1, 0.2, 0.3)])])
+    assert by_length(group).points[0].middle == 1.0
+
+
+def test_learning_curves_keep_the_last_step(tmp_path: Path) -> None:
+    rows = [Record(step, "train", "loss", 1 / step) for step in range(1, 1001)]
+    rows.append(Record(1000, "validation", "scaled_accuracy", 0.5))
+    (group,) = group_runs([write_run(tmp_path, parity(), rows)])
+    points = by_step(group, "loss", "train").points
+    assert 30 <= len(points) <= 60
+    assert (points[-1].x, points[-1].middle) == (1000, 1 / 1000)
+
+
+def test_dense_tasks_are_judged_by_faultless_sequences(tmp_path: Path) -> None:
+    config = tiny.config(task="parity_dense")
+    rows = [Record(2, "validation", "sequence_accuracy", 0.4)]
+    rows += [Record(2, "test", "sequence_accuracy", 1 - t / 20, t, count=16) for t in range(1, 12)]
+    (group,) = group_runs([write_run(tmp_path, config, rows)])
+    found = row(group)
+    assert (found.metric, found.best) == ("sequence_accuracy", 0.4)
+    assert found.trained == pytest.approx(1 - 7 / 20)  # length 8 is 7 bits
+    assert [(p.x, p.middle) for p in by_length(group).points[:1]] == [(1.0, 0.95)]
+
+
+def test_groups_are_in_order_and_labels_differ(tmp_path: Path) -> None:
+    wide = replace(tiny.model(), d_model=16)
+    configs = [
+        parity(model=tiny.model("Mamba", eigen_range=(-1.0, 1.0))),
+        parity(),
+        parity(model=wide),
+        parity(model=tiny.model(eigen_range=(0.0, 1.0))),
+        parity(steps=24, model=tiny.model("Mamba", eigen_range=(0.0, 1.0))),
+    ]
+    groups = group_runs(write_run(tmp_path, config, scores(0.5)) for config in configs)
+    assert [group.label for group in groups] == [
+        "DeltaNet [0, 1]",
+        "DeltaNet [-1, 1] (d_model=8)",
+        "DeltaNet [-1, 1] (d_model=16)",
+        "Mamba [0, 1]",
+        "Mamba [-1, 1]",
+    ]
+
+
+def test_a_run_found_twice_counts_once_and_finished_wins(tmp_path: Path) -> None:
+    cut = write_run(tmp_path / "a", parity(), scores(0.1), finished=False)
+    whole = write_run(tmp_path / "b", parity(), scores(0.5))
+    (group,) = group_runs([cut, whole, cut])
+    assert group.runs == (whole,) and row(group).missing == 0
+
+
+def paper_run(**changes: object) -> RunConfig:
+    fields: dict[str, object] = {
+        "task": "parity",
+        "model": paper_config("DeltaNet", vocab_size=3, eigen_range=(0.0, 1.0)),
+        "steps": 10,
+        "batch": 4,
+        "evaluation": EvaluationConfig(lengths=(40, 256)),
+    }
+    return RunConfig(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_the_papers_number_only_where_it_has_one() -> None:
+    assert best_in_paper(paper_run()) == 0.017
+    arithmetic = paper_config("DeltaNet", vocab_size=10, num_classes=10)
+    assert best_in_paper(paper_run(task="mod_arithmetic", model=arithmetic)) == 0.612
+    assert best_in_paper(paper_run(task="mod_arithmetic_brackets", model=_brackets())) == 0.339
+    # another length law, another training task, another range, another layer: nothing
+    assert best_in_paper(paper_run(evaluation=EvaluationConfig(lengths=(41, 256)))) is None
+    dense = EvaluationConfig(task="parity", lengths=(40, 256))
+    assert best_in_paper(paper_run(task="parity_dense", evaluation=dense)) is None
+    half = paper_config("DeltaNet", vocab_size=3, eigen_range=(-0.5, 1.0))
+    assert best_in_paper(paper_run(model=half)) is None
+    assert best_in_paper(paper_run(model=paper_config("GLA", vocab_size=3))) is None
+
+
+def _brackets() -> object:
+    from statetrack import tasks
+
+    task = tasks.get("mod_arithmetic_brackets")
+    return paper_config("DeltaNet", vocab_size=task.vocab_size, num_classes=task.num_classes)
