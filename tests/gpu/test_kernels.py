@@ -42,7 +42,9 @@ def with_grads(case: Case, inputs: dict[str, Tensor], backend: str) -> dict[str,
     return {"y": y, "state": state} | {f"d{n}": g for n, g in zip(leaves, grads, strict=True)}
 
 
-def compare(case: Case, inputs: dict[str, Tensor], tol: float, names: str | None = None) -> None:
+def expect_match(
+    case: Case, inputs: dict[str, Tensor], tol: float, names: str | None = None
+) -> None:
     wide = {n: x if x.is_complex() else x.double() for n, x in inputs.items()}
     wide = {n: x.to(torch.complex128) if x.is_complex() else x for n, x in wide.items()}
     expected = with_grads(case, wide, "reference")
@@ -56,14 +58,14 @@ def compare(case: Case, inputs: dict[str, Tensor], tol: float, names: str | None
 @pytest.mark.parametrize("state", [True, False], ids=["state", "zero"])
 @pytest.mark.parametrize("time", [1, 2, 9, 65, 300])
 def test_equals_reference_in_float64(case: Case, time: int, state: bool) -> None:
-    compare(case, on_gpu(case.inputs(time, state=state)), 1e-9)
+    expect_match(case, on_gpu(case.inputs(time, state=state)), 1e-9)
 
 
 @pytest.mark.parametrize("case", KERNELS)
 @pytest.mark.parametrize("time", [1, 130])
 def test_float32(case: Case, time: int) -> None:
     dtype = torch.complex64 if case.label == "complex" else torch.float32
-    compare(case, on_gpu(case.inputs(time), dtype), 2e-5)
+    expect_match(case, on_gpu(case.inputs(time), dtype), 2e-5)
 
 
 @pytest.mark.parametrize("case", KERNELS)
@@ -72,7 +74,7 @@ def test_bfloat16_inputs(case: Case) -> None:
         pytest.skip("there is no complex bfloat16")
     inputs = on_gpu(case.inputs(130), torch.bfloat16)
     inputs["initial_state"] = inputs["initial_state"].float()
-    compare(case, inputs, 1e-2)
+    expect_match(case, inputs, 1e-2)
     state = case.run(inputs, "triton")[1]
     expected = case.run({n: x.double() for n, x in inputs.items()}, "reference")[1]
     assert relative_error(state, expected) < 2e-5
@@ -98,7 +100,7 @@ def test_delta_at_every_tile(key: int, value: int, gated: bool, dtype: torch.dty
         inputs["decay"] = torch.tanh(draw(2, 40, 2))
     low = {n: x if n == "initial_state" else x.to(dtype) for n, x in inputs.items()}
     case = Case("delta_rule", lambda t, g: inputs, ("q",))
-    compare(case, low, 2e-5 if dtype == torch.float32 else 1e-2)
+    expect_match(case, low, 2e-5 if dtype == torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -115,7 +117,7 @@ def test_selective_at_every_tile(channels: int, state: int, dtype: torch.dtype) 
         "D": draw(channels),
     }
     case = Case("selective_scan", lambda t, g: inputs, ("u",), {"low": -1.0})
-    compare(case, inputs, 2e-5 if dtype == torch.float32 else 1e-2)
+    expect_match(case, inputs, 2e-5 if dtype == torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("dim", [20, 32, 64, 128])
@@ -126,7 +128,7 @@ def test_slstm_at_every_size(dim: int) -> None:
         "R": torch.randn(4, 2, dim, dim, generator=g, device="cuda") / dim**0.5,
     }
     case = Case("slstm_scan", lambda t, g: inputs, ("gates",))
-    compare(case, inputs, 2e-5)
+    expect_match(case, inputs, 2e-5)
 
 
 def test_one_reflection_repeated_65536_times_gives_the_state_back() -> None:

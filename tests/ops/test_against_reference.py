@@ -58,7 +58,7 @@ def single(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def compare(
+def expect_match(
     case: Case, inputs: dict[str, Tensor], backend: str, *, exact: dict[str, Tensor], tol: float
 ) -> None:
     expected_out, expected_grad = with_grads(case, exact, "reference")
@@ -73,7 +73,7 @@ def compare(
 @pytest.mark.parametrize("time", LENGTHS)
 def test_equals_reference(case: Case, backend: str, time: int, state: bool) -> None:
     inputs = case.inputs(time, state=state)
-    compare(case, inputs, backend, exact=inputs, tol=1e-9)
+    expect_match(case, inputs, backend, exact=inputs, tol=1e-9)
 
 
 @pytest.mark.parametrize(("case", "backend"), FAST)
@@ -81,7 +81,7 @@ def test_float32_is_close(case: Case, backend: str) -> None:
     exact = case.inputs(130)
     low = single(exact)
     rounded = {name: x.to(exact[name].dtype) for name, x in low.items()}
-    compare(case, low, backend, exact=rounded, tol=2e-5)
+    expect_match(case, low, backend, exact=rounded, tol=2e-5)
 
 
 @pytest.mark.parametrize(("case", "backend"), FAST)
@@ -94,7 +94,7 @@ def test_bfloat16_inputs_lose_only_their_own_rounding(case: Case, backend: str) 
     low["initial_state"] = exact["initial_state"].float() if "initial_state" in exact else None
     low = {name: x for name, x in low.items() if x is not None}
     rounded = {name: x.double() for name, x in low.items()}
-    compare(case, low, backend, exact=rounded, tol=1e-2)
+    expect_match(case, low, backend, exact=rounded, tol=1e-2)
     _, state = case.run(low, backend)
     _, expected = case.run(rounded, "reference")
     assert state.dtype == torch.float32

@@ -18,7 +18,7 @@ import torch
 from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
 from tests.ops.cases import CASES, Case
-from tests.ops.test_against_reference import compare, single, with_grads
+from tests.ops.test_against_reference import expect_match, single, with_grads
 
 pytest.importorskip("triton")
 
@@ -161,13 +161,13 @@ else:
     @pytest.mark.parametrize(("time", "state"), [(1, True), (5, False), (7, True)])
     def test_equals_reference(case: Case, time: int, state: bool) -> None:
         inputs = case.inputs(time, state=state)
-        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     @pytest.mark.parametrize("case", ONE_PER_OP)
     def test_float32_is_close(case: Case) -> None:
         low = single(case.inputs(6))
         rounded = {name: x.double() for name, x in low.items()}
-        compare(case, low, "triton", exact=rounded, tol=2e-5)
+        expect_match(case, low, "triton", exact=rounded, tol=2e-5)
 
     def test_slstm_with_r_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         """Heads too large for the chip take another way to the same numbers."""
@@ -177,27 +177,27 @@ else:
         case = next(case for case in CASES if case.op == "slstm_scan")
         for state in (True, False):
             inputs = case.inputs(3, state=state)
-            compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+            expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     def test_keys_taken_as_they_are() -> None:
         case = next(case for case in CASES if case.label == "three-gated")
         case = Case(case.op, case.make, case.seq, {"normalize": False, "scale": 0.3})
         inputs = case.inputs(4)
         inputs["k"] = inputs["k"] / 3  # so that the state does not explode
-        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     def test_scale_zero_gives_zero_gradients_not_nan() -> None:
         case = next(case for case in CASES if str(case) == "delta_rule")
         case = Case(case.op, case.make, case.seq, {"scale": 0.0})
         inputs = case.inputs(2)
-        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     def test_a_key_of_zeros_is_no_key() -> None:
         case = next(case for case in CASES if str(case) == "delta_rule")
         inputs = case.inputs(5)
         inputs["k"][:, 2] = 0
         inputs["q"][:, 3] = 0
-        compare(case, inputs, "triton", exact=inputs, tol=1e-9)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     @pytest.mark.parametrize("case", ONE_PER_OP)
     def test_strided_inputs_and_empty_batch(case: Case) -> None:
