@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from statetrack import ops
+from statetrack.automata import named
+from statetrack.compiler import compile
+from statetrack.compiler.network import CompiledStage
 
 __all__ = ["Trajectory", "states"]
 
@@ -28,29 +31,35 @@ class Trajectory:
 
 
 def states(length: int = 64) -> list[Trajectory]:
-    """The state on `length` ones for several eigenvalues, and for the exact parity machine.
+    """The state on `length` ones for several eigenvalues, and for the compiled parity machine.
 
-    The parity machine is the reflection I - 2 k kᵀ on one dimension started at -1: it has no input
-    term, and its state is the parity itself.
+    The compiled machine is one diagonal layer with eigenvalue -1 on a 1: it has no input term, and
+    the sign of its state is the parity itself.
 
     >>> [round(trajectory.gap, 3) for trajectory in states(64)]
     [0.0, 0.001, 0.001, 1.0, 2.0]
     """
     if length < 2:
         raise ValueError(f"length={length} must be at least 2")
-    trajectories = [
-        _trajectory(f"a = {a:g}", a, start=0.0, write=1.0, length=length)
-        for a in (0.5, 0.9, -0.9, -1.0)
-    ]
-    exact = _trajectory("parity, exact", -1.0, start=-1.0, write=0.0, length=length)
-    return [*trajectories, exact]
+    trajectories = [_trajectory(f"a = {a:g}", a, length=length) for a in (0.5, 0.9, -0.9, -1.0)]
+    return [*trajectories, _compiled_parity(length)]
 
 
-def _trajectory(
-    label: str, eigenvalue: float, *, start: float, write: float, length: int
-) -> Trajectory:
+def _trajectory(label: str, eigenvalue: float, *, length: int) -> Trajectory:
+    """From 0, adding 1 at every step."""
     decay = torch.full((1, length, 1), eigenvalue, dtype=torch.float64)
-    inputs = torch.full_like(decay, write)
-    initial = torch.full((1, 1), start, dtype=torch.float64)
-    track, _ = ops.diagonal_scan(decay, inputs, initial)
+    track, _ = ops.diagonal_scan(decay, torch.ones_like(decay))
     return Trajectory(label, eigenvalue, tuple(track.flatten().tolist()))
+
+
+@torch.no_grad()
+def _compiled_parity(length: int) -> Trajectory:
+    """The first number that the compiled layer keeps; its output is its state."""
+    network = compile(named("parity"), "diagonal")
+    (stage,) = network.stages
+    assert isinstance(stage, CompiledStage)
+    inputs = stage.inputs(torch.ones(1, length, dtype=torch.int64))
+    start = stage.start(1)
+    track, _ = stage.layer(inputs, start)
+    eigenvalue = stage.layer.transitions(inputs, start).eigenvalues()[0, 0, 0, 0]
+    return Trajectory("parity, compiled", float(eigenvalue), tuple(track[0, :, 0].tolist()))
