@@ -92,7 +92,7 @@ def test_reproduce_ends_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Diagonal [0, 1]" in out and "Diagonal [-1, 1]" in out
     assert len(find_runs(tmp_path / "parity-diagonal-smoke")) == 2
     assert main(["reproduce", "states", "--out", str(tmp_path)]) == 0
-    assert "parity, exact" in capsys.readouterr().out
+    assert "parity, compiled" in capsys.readouterr().out
     rows = json.loads((tmp_path / "states" / "states.json").read_text())
     assert [len(row["states"]) for row in rows] == [64] * 5
     assert main(["reproduce", "chomsky", "--scale", "paper", "--dry-run"]) == 0
