@@ -168,6 +168,32 @@ def attention_ours(
     return build
 
 
+# -- the other scans ----------------------------------------------------------------------------
+
+
+def diagonal_ours(*size: int, backend: str = "auto") -> Callable[[], Call]:
+    def build() -> Call:
+        def run(decay: Tensor, inputs: Tensor) -> Tensor:
+            return ops.diagonal_scan(decay, inputs, backend=backend)[0]
+
+        return forward_backward(run, normal(*size, seed=0).tanh(), normal(*size, seed=1))
+
+    return build
+
+
+def slstm_ours(
+    batch: int, time_: int, heads: int, dim: int, *, backend: str = "auto"
+) -> Callable[[], Call]:
+    def build() -> Call:
+        def run(gates: Tensor, R: Tensor) -> Tensor:
+            return ops.slstm_scan(gates, R, backend=backend)[0]
+
+        gates = normal(batch, time_, 4, heads, dim, seed=0)
+        return forward_backward(run, gates, normal(4, heads, dim, dim, seed=1) / dim)
+
+    return build
+
+
 # -- the list -----------------------------------------------------------------------------------
 
 
@@ -196,6 +222,14 @@ def works() -> list[Work]:
                 "reference": attention_ours(*size, vector=vector, signed=True, backend="reference"),
             }
             found.append(Work(name, who))
+    for size in ((8, 2048, 256), (64, 64, 256), (1, 16384, 64)):
+        name = "diagonal_scan B{} T{} D{}".format(*size)
+        who = {"ours": diagonal_ours(*size), "ours torch": diagonal_ours(*size, backend="torch")}
+        found.append(Work(name, who))
+    for size in ((256, 40, 4, 32), (8, 256, 4, 64), (64, 64, 4, 128)):
+        name = "slstm_scan B{} T{} H{} D{}".format(*size)
+        who = {"ours": slstm_ours(*size), "ours torch": slstm_ours(*size, backend="torch")}
+        found.append(Work(name, who))
     return found
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from statetrack.training import Run
 from statetrack.training.progress import model_label
+from statetrack.training.selection import best_rate, values_of
 
 __all__ = ["Cell", "cells"]
 
@@ -45,18 +46,11 @@ def cells(runs: Iterable[Run], metric: str = "scaled_accuracy") -> list[Cell]:
 
 
 def _cell(key: tuple[str, str, int], runs: list[Run], metric: str) -> Cell:
-    by_rate: dict[float, list[float]] = {}
-    missing = 0
-    for run in runs:
-        value = run.last(metric) if run.finished else None
-        if value is None:
-            missing += 1
-        else:
-            by_rate.setdefault(run.config.optimizer.lr, []).append(value)
-    if not by_rate:
+    missing = sum(1 for run in runs if not run.finished or run.last(metric) is None)
+    rate, chosen = best_rate(runs, metric)
+    if rate is None:
         return Cell(*key, None, None, None, None, 0, missing)
-    rate = max(by_rate, key=lambda one: statistics.median(by_rate[one]))
-    values = by_rate[rate]
+    values = values_of(chosen, metric)
     median = statistics.median(values)
     deviation = statistics.median(abs(value - median) for value in values)
     return Cell(*key, rate, max(values), median, deviation, len(values), missing)

@@ -10,6 +10,7 @@ from statetrack import tasks
 from statetrack.report.paper import best_in_paper
 from statetrack.training import Record, Run, RunConfig
 from statetrack.training.progress import model_label
+from statetrack.training.selection import best_rate, values_of
 
 __all__ = [
     "Absent",
@@ -186,26 +187,13 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _group(label: str, runs: list[Run]) -> Group:
     config = runs[0].config
     metric = metric_of(config)
-    by_rate: dict[float, list[Run]] = {}
-    for run in runs:
-        if run.finished and run.last(metric) is not None:
-            by_rate.setdefault(run.config.optimizer.lr, []).append(run)
-    rate = max(
-        sorted(by_rate),
-        key=lambda one: statistics.median(_values(by_rate[one], metric)),
-        default=None,
-    )
-    chosen = () if rate is None else tuple(by_rate[rate])
-    return Group(config.task, label, metric, rate, chosen, tuple(runs))
-
-
-def _values(runs: Iterable[Run], metric: str) -> list[float]:
-    return [value for run in runs if (value := run.last(metric)) is not None]
+    rate, chosen = best_rate(runs, metric)
+    return Group(config.task, label, metric, rate, tuple(chosen), tuple(runs))
 
 
 def row(group: Group) -> Row:
     """The group's line of the table: the best seed of the rate with the greatest median."""
-    values = _values(group.chosen, group.metric)
+    values = values_of(group.chosen, group.metric)
     median = statistics.median(values) if values else None
     deviation = None
     if median is not None and len(values) > 1:
