@@ -106,9 +106,9 @@ class Exploding(nn.Module):
         super().__init__()
         self.model, self.scale = model, 1.0
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, None]:
+    def forward(self, tokens: Tensor, read_at: Tensor) -> tuple[Tensor, None]:
         self.scale *= 2.0
-        return self.model(tokens)[0] * self.scale, None
+        return self.model(tokens, read_at=read_at)[0] * self.scale, None
 
 
 def test_non_finite_loss_ends_the_run_with_step_and_cause() -> None:
@@ -151,7 +151,9 @@ def test_scores_that_are_not_numbers_are_wrong_and_have_no_loss() -> None:
     model = Tagger(config.model)
     with torch.no_grad():
         model.head.weight.fill_(math.nan)
-    counts = evaluate(model, held_out(config, "validation", torch.device("cpu")))
+    counts = evaluate(
+        model, held_out(config, "validation", torch.device("cpu")), "fp32", dense=False
+    )
     assert counts.accuracy == 0
     rows = records_of(tasks.get("parity"), counts, step=1, split="test", every_length=True)
     assert {row.metric for row in rows} == {"accuracy", "scaled_accuracy"}
@@ -196,7 +198,12 @@ def test_evaluation_agrees_with_the_plain_way() -> None:
             task=name, evaluation=EvaluationConfig(every=4, size=50, lengths=(3, 20), batch=7)
         )
         model = Tagger(config.model, generator=torch.Generator().manual_seed(3))
-        counts = evaluate(model, held_out(config, "validation", torch.device("cpu")))
+        counts = evaluate(
+            model,
+            held_out(config, "validation", torch.device("cpu")),
+            "fp32",
+            dense=tasks.get(name).dense,
+        )
         whole = tasks.evaluation_set(name, 50, lengths=tasks.LengthRange(3, 20))
         said = model(whole.tokens)[0].argmax(-1)
         plain = tasks.accuracy(said, whole.targets, whole.mask).item()

@@ -308,7 +308,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     from statetrack.training.evaluation import evaluate, held_out
 
     batches = held_out(CONFIG, "test", torch.device("cpu"))
-    assert evaluate(finished.model(), batches).accuracy == accuracy
+    assert evaluate(finished.model(), batches, CONFIG.precision, dense=False).accuracy == accuracy
 
 
 def test_a_missing_number_is_missing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.functional import gelu, silu
 
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.layers import LayerState, registry
 from statetrack.layers._base import RMSNorm, linear
 from statetrack.models.config import TaggerConfig
@@ -77,10 +77,16 @@ class Block(nn.Module):
                 part.reset_parameters(generator)
 
     def forward(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None = None,
+        read_at: Int[Tensor, "batch asked"] | None = None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
         mixed, state = self.mixer(self.mixer_norm(x), state)
         x = x + mixed if self.residual else mixed
+        if read_at is not None:
+            x = x.gather(1, read_at[..., None].expand(-1, -1, x.shape[-1]))
         if self.mlp is not None and self.mlp_norm is not None:
             changed = self.mlp(self.mlp_norm(x))
             x = x + changed if self.residual else changed
@@ -106,9 +112,13 @@ class Backbone(nn.Module):
         self,
         x: Float[Tensor, "batch time d_model"],
         state: tuple[LayerState, ...] | None = None,
-    ) -> tuple[Float[Tensor, "batch time d_model"], tuple[LayerState, ...]]:
+        read_at: Int[Tensor, "batch asked"] | None = None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], tuple[LayerState, ...]]:
+        """Outputs at every time, or at the times `read_at` alone; states after the last token."""
         states = []
+        last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
-            x, new = block(x, None if state is None else state[index])
+            before = None if state is None else state[index]
+            x, new = block(x, before, read_at if index == last else None)
             states.append(new)
         return x if self.norm is None else self.norm(x), tuple(states)

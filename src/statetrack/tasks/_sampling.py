@@ -1,11 +1,13 @@
 """What the samplers share. Nothing here looks at a value on the host, except `longest`."""
 
+from collections.abc import Callable
+
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from statetrack._typing import Bool, Int
-from statetrack.tasks._task import IGNORE, Batch, LengthRange
+from statetrack.tasks._task import IGNORE, Batch, LengthRange, Source
 
 
 class DeviceTable:
@@ -50,18 +52,49 @@ def uniform(
     low: int,
     high: int,
     shape: tuple[int, ...],
-    generator: torch.Generator,
+    source: Source,
     device: torch.device,
+    *,
+    batch_axis: int = -1,
 ) -> Tensor:
-    """Independent integers, uniform on `low .. high`, both included."""
-    return torch.randint(low, high + 1, shape, generator=generator, device=device)
+    """Independent integers, uniform on `low .. high`, both included.
+
+    `batch_axis` is the axis of `shape` that several streams share among them.
+    """
+
+    def draw(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randint(low, high + 1, shape, generator=generator, device=device)
+
+    return _from_streams(draw, shape, source, batch_axis)
+
+
+def unit_uniform(shape: tuple[int, ...], source: Source, device: torch.device) -> Tensor:
+    """Independent numbers, uniform on [0, 1); the batch is the last axis."""
+
+    def draw(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.rand(shape, generator=generator, device=device)
+
+    return _from_streams(draw, shape, source, -1)
+
+
+def _from_streams(
+    draw: Callable[[tuple[int, ...], torch.Generator], Tensor],
+    shape: tuple[int, ...],
+    source: Source,
+    batch_axis: int,
+) -> Tensor:
+    if isinstance(source, torch.Generator):
+        return draw(shape, source)
+    share = list(shape)
+    share[batch_axis] //= len(source)
+    return torch.cat([draw(tuple(share), generator) for generator in source], dim=batch_axis)
 
 
 def lengths_of(
-    batch: int, lengths: LengthRange, generator: torch.Generator, device: torch.device
+    batch: int, lengths: LengthRange, source: Source, device: torch.device
 ) -> Int[Tensor, "batch"]:
     """A length for each sequence."""
-    return uniform(lengths.min, lengths.max, (batch,), generator, device)
+    return uniform(lengths.min, lengths.max, (batch,), source, device)
 
 
 def longest(sizes: Int[Tensor, "batch"], possible: int) -> int:

@@ -1,6 +1,6 @@
 """What a task is: a name, an alphabet, a length law, a chance level and a sampler."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,9 +45,18 @@ class Batch:
         position = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
         return (self.mask * position).amax(dim=1)
 
+    @property
+    def last_answer(self) -> tuple[Int[Tensor, "batch 1"], Int[Tensor, "batch 1"]]:
+        """The time of every sequence's last token, and the target there."""
+        at = self.num_tokens[:, None] - 1
+        return at, self.targets.gather(1, at)
 
-Sampler = Callable[[int, LengthRange, torch.Generator, torch.device], Batch]
-"""(batch, lengths, generator, device) -> Batch."""
+
+Source = torch.Generator | tuple[torch.Generator, ...]
+"""One stream, or several that each fill an equal share of a batch, one after the other."""
+
+Sampler = Callable[[int, LengthRange, Source, torch.device], Batch]
+"""(batch, lengths, source, device) -> Batch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,15 +135,49 @@ class Task:
         >>> batch.mask.sum(dim=1).tolist()
         [1, 1, 1, 1]
         """
+        device = self._check(batch, (generator,), device)
+        return self.sampler(batch, self.lengths(max_length, min_length), generator, device)
+
+    def sample_streams(
+        self,
+        batch: int,
+        max_length: int,
+        *,
+        min_length: int | None = None,
+        generators: Sequence[torch.Generator],
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """`batch` sequences from each generator, one stream after the other, in one batch.
+
+        Each stream's sequences are those that `sample` would draw from its generator alone, padded
+        to the widest. On a GPU all streams are labelled together, at the price of one.
+        """
+        device = self._check(batch, generators, device)
+        lengths = self.lengths(max_length, min_length)
+        if device.type != "cpu":
+            return self.sampler(batch * len(generators), lengths, tuple(generators), device)
+        parts = [self.sampler(batch, lengths, generator, device) for generator in generators]
+        width = max(part.tokens.shape[1] for part in parts)
+        return Batch(
+            tokens=_stacked([part.tokens for part in parts], width, self.pad_id),
+            targets=_stacked([part.targets for part in parts], width, IGNORE),
+            mask=_stacked([part.mask for part in parts], width, False),
+        )
+
+    def _check(
+        self, batch: int, generators: Sequence[torch.Generator], device: torch.device | str
+    ) -> torch.device:
+        """Refuses what cannot be sampled; the device."""
         device = torch.device(device)
         if batch < 1:
             raise ValueError(f"task {self.name!r}: batch {batch} is out of range; at least 1")
-        if generator.device.type != device.type:
-            raise ValueError(
-                f"the generator is on {generator.device.type} but the batch is wanted on "
-                f"{device.type}; make it with torch.Generator({device.type!r})"
-            )
-        return self.sampler(batch, self.lengths(max_length, min_length), generator, device)
+        for generator in generators:
+            if generator.device.type != device.type:
+                raise ValueError(
+                    f"the generator is on {generator.device.type} but the batch is wanted on "
+                    f"{device.type}; make it with torch.Generator({device.type!r})"
+                )
+        return device
 
     def lengths(self, max_length: int, min_length: int | None = None) -> LengthRange:
         """The range `sample` would draw from, or a `ValueError` that says what is allowed."""
@@ -168,3 +211,10 @@ class Task:
         """
         names = [self.token_names[token] for token in tokens.tolist() if token != self.pad_id]
         return ("" if all(len(name) == 1 for name in names) else " ").join(names)
+
+
+def _stacked(parts: list[Tensor], width: int, fill: int | bool) -> Tensor:
+    """One after the other, each padded on the right to `width`."""
+    return torch.cat(
+        [torch.nn.functional.pad(part, (0, width - part.shape[1]), value=fill) for part in parts]
+    )

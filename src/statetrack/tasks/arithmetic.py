@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statetrack._typing import Int
 from statetrack.tasks._sampling import Walker, lengths_of, longest, supervise, uniform
-from statetrack.tasks._task import Batch, LengthRange, Task
+from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
 TRAIN = LengthRange(3, 40)
 EVALUATE = LengthRange(40, 256)
@@ -84,17 +84,17 @@ def _precedence_machine() -> Walker:
 def _sample_flat(
     batch: int,
     lengths: LengthRange,
-    generator: torch.Generator,
+    source: Source,
     device: torch.device,
     *,
     evaluate: Walker,
     dense: bool,
 ) -> Batch:
     operands = LengthRange(_operands(lengths.min), _operands(lengths.max))
-    num_operands = lengths_of(batch, operands, generator, device)
+    num_operands = lengths_of(batch, operands, source, device)
     width = longest(num_operands, operands.max)
-    digits = uniform(0, MODULUS - 1, (width, batch), generator, device)
-    operators = uniform(0, 2, (width, batch), generator, device)  # operator i stands before digit i
+    digits = uniform(0, MODULUS - 1, (width, batch), source, device)
+    operators = uniform(0, 2, (width, batch), source, device)  # operator i stands before digit i
     operators[0] = 0
 
     tokens = torch.empty(batch, 2 * width, dtype=torch.long, device=device)
@@ -158,18 +158,18 @@ def _bracket_tokens(length: int) -> int:
 def _sample_brackets(
     batch: int,
     lengths: LengthRange,
-    generator: torch.Generator,
+    source: Source,
     device: torch.device,
     *,
     dense: bool,
 ) -> Batch:
     """The trees first, then all tokens, signs and values at once from the lengths of the nodes."""
-    drawn = lengths_of(batch, lengths, generator, device).clamp(min=SHORTEST_BRACKETS)
+    drawn = lengths_of(batch, lengths, source, device).clamp(min=SHORTEST_BRACKETS)
     num_tokens = drawn - 2
     width = longest(num_tokens, _bracket_tokens(lengths.max))
-    node, left = _grow_trees(num_tokens - 1, width, generator)
-    digits = uniform(0, MODULUS - 1, (width, batch), generator, device)
-    minus = uniform(0, 1, (width, batch), generator, device)
+    node, left = _grow_trees(num_tokens - 1, width, source)
+    digits = uniform(0, MODULUS - 1, (width, batch), source, device)
+    minus = uniform(0, 1, (width, batch), source, device)
 
     # Two rows below the last take the writes of places where there is nothing to write.
     nowhere = width + 1
@@ -202,7 +202,7 @@ def _sample_brackets(
 
 
 def _grow_trees(
-    sizes: Int[Tensor, "batch"], width: int, generator: torch.Generator
+    sizes: Int[Tensor, "batch"], width: int, source: Source
 ) -> tuple[Int[Tensor, "time batch"], Int[Tensor, "time batch"]]:
     """A random tree of the grammar for every expression, one place in time after the other.
 
@@ -217,7 +217,7 @@ def _grow_trees(
     node[0] = sizes
     left = torch.empty(width, batch, dtype=torch.long, device=sizes.device)
     # dice·m / 2^27, rounded down, plus one: every split of 1..m has probability 1/m up to 2^-27.
-    dice = uniform(0, 2**DICE_BITS - 1, (width, batch), generator, sizes.device)
+    dice = uniform(0, 2**DICE_BITS - 1, (width, batch), source, sizes.device)
     for t in range(width):
         size = node[t]
         pair = size >= 5

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statetrack.automata import named
 from statetrack.tasks._sampling import DeviceTable, Walker, lengths_of, longest, supervise, uniform
-from statetrack.tasks._task import Batch, LengthRange, Task
+from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
 SPECIAL = ("[PAD]", "[BOS]", "[UNK]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 PAD, BOS = 0, 1  # positions in SPECIAL
@@ -107,7 +107,7 @@ def _num_tokens(length: int) -> int:
 def _sample(
     batch: int,
     lengths: LengthRange,
-    generator: torch.Generator,
+    source: Source,
     device: torch.device,
     *,
     elements: DeviceTable,
@@ -117,10 +117,10 @@ def _sample(
     filler: int,
     pad_id: int,
 ) -> Batch:
-    drawn = lengths_of(batch, lengths, generator, device)
+    drawn = lengths_of(batch, lengths, source, device)
     width = longest(drawn, lengths.max)
     num_elements = -(-width // tokens_each)
-    letters = uniform(0, num_letters - 1, (num_elements, batch), generator, device)
+    letters = uniform(0, num_letters - 1, (num_elements, batch), source, device)
     read = elements.on(device)[letters]
     says = product(letters)
     if tokens_each > 1:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from statetrack._typing import Int
 from statetrack.tasks._sampling import lengths_of, longest, supervise, uniform
-from statetrack.tasks._task import Batch, LengthRange, Task
+from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
 TRAIN = LengthRange(3, 40)
 EVALUATE = LengthRange(40, 256)
@@ -123,7 +123,7 @@ def _num_tokens(length: int) -> int:
 def _sample(
     batch: int,
     lengths: LengthRange,
-    generator: torch.Generator,
+    source: Source,
     device: torch.device,
     *,
     num_letters: int,
@@ -131,9 +131,9 @@ def _sample(
     values: Values,
     dense: bool,
 ) -> Batch:
-    num_tokens = lengths_of(batch, lengths, generator, device) - 1
+    num_tokens = lengths_of(batch, lengths, source, device) - 1
     width = longest(num_tokens, lengths.max - 1)
-    letters = uniform(0, num_letters - 1, (batch, width), generator, device)
+    letters = uniform(0, num_letters - 1, (batch, width), source, device, batch_axis=0)
     return supervise(
         letters + 1, values(letters) + first_answer, num_tokens, pad_id=0, defined=dense
     )

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from statetrack._typing import Bool, Float, Int
 from statetrack.automata import Machine, letters_of
-from statetrack.tasks._sampling import DeviceTable, lengths_of, longest, supervise
-from statetrack.tasks._task import Batch, LengthRange, Task
+from statetrack.tasks._sampling import DeviceTable, lengths_of, longest, supervise, unit_uniform
+from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
 TRAIN = LengthRange(3, 40)
 EVALUATE = LengthRange(40, 256)
@@ -232,19 +232,19 @@ def _count_words(
 def _sample(
     batch: int,
     lengths: LengthRange,
-    generator: torch.Generator,
+    source: Source,
     device: torch.device,
     *,
     law: _Law,
     dense: bool,
 ) -> Batch:
     tables = law.tables(lengths.max)
-    drawn = lengths_of(batch, lengths, generator, device)
+    drawn = lengths_of(batch, lengths, source, device)
     width = longest(drawn, lengths.max)
-    kind, left, dies = _draw_goals(law, tables, drawn, generator)
+    kind, left, dies = _draw_goals(law, tables, drawn, source)
     goal_row = (2 * kind + dies) * (tables.size + 1)
 
-    dice = torch.rand(width, batch, generator=generator, device=device)
+    dice = unit_uniform((width, batch), source, device)
     letters = torch.empty(width, batch, dtype=torch.long, device=device)
     states = torch.empty(width, batch, dtype=torch.long, device=device)
     thresholds = tables.thresholds.on(device)
@@ -268,11 +268,11 @@ def _sample(
 
 
 def _draw_goals(
-    law: _Law, tables: _Tables, length: Int[Tensor, "batch"], generator: torch.Generator
+    law: _Law, tables: _Tables, length: Int[Tensor, "batch"], source: Source
 ) -> tuple[Int[Tensor, "batch"], Int[Tensor, "batch"], Int[Tensor, "batch"]]:
     """Last answer, letters until the goal, and whether the goal is to die; see the module."""
     device = length.device
-    which, whether, when = torch.rand(3, length.shape[0], generator=generator, device=device)
+    which, whether, when = unit_uniform((3, length.shape[0]), source, device)
     kind = tables.kinds.on(device)[length, _pick(which, tables.num_kinds.on(device)[length])]
     num_deaths = tables.num_deaths.on(device)[kind, length]
     can_live = tables.can_live.on(device)[kind, length]

@@ -1,6 +1,7 @@
 """Accuracy by length, on fixed sets."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from statetrack import tasks
-from statetrack._typing import Int
+from statetrack._typing import Float, Int
 from statetrack.models import Tagger
 from statetrack.tasks import IGNORE, Batch, Task
 from statetrack.tasks._evaluation import Split
@@ -16,7 +17,7 @@ from statetrack.training.config import RunConfig
 from statetrack.training.precision import autocast
 from statetrack.training.records import Record
 
-__all__ = ["Counts", "evaluate", "held_out", "records_of", "score"]
+__all__ = ["Counts", "Tally", "evaluate", "held_out", "records_of", "score", "tally"]
 
 BINS = 8
 """Ranges of lengths reported while a run trains; at its end every length has a row of its own."""
@@ -74,33 +75,72 @@ def held_out(config: RunConfig, split: Split, device: torch.device) -> list[Batc
 
 
 @torch.no_grad()
-def evaluate(model: Tagger, batches: list[Batch], precision: str = "fp32") -> Counts:
+def evaluate(model: Tagger, batches: list[Batch], precision: str, *, dense: bool) -> Counts:
     """Runs `model` over `batches` (as `held_out` makes them: widths never shrink)."""
     device = batches[0].tokens.device
-    time = batches[-1].tokens.shape[1]
-    right, asked, alive = torch.zeros(3, time, dtype=torch.long, device=device)
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    for batch in batches:
+
+    def predict(tokens: Tensor, read_at: Tensor | None) -> Tensor:
         with autocast(device, precision):
-            scores, _ = model(batch.tokens)
-        flat = scores.flatten(0, 1).float()
-        loss += cross_entropy(flat, batch.targets.flatten(), ignore_index=IGNORE, reduction="sum")
+            return model(tokens, read_at=read_at)[0][None]
+
+    return tally(predict, batches, runs=1, dense=dense).counts()[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """`Counts` of several models at once, still on the device."""
+
+    right: Int[Tensor, "runs time"]
+    asked: Int[Tensor, "time"]
+    alive: Int[Tensor, "runs time"]
+    sequences: int
+    loss: Float[Tensor, "runs"]
+
+    def counts(self) -> list[Counts]:
+        """One for each model; here the host waits for the device."""
+        right, asked, alive, loss = (
+            part.cpu() for part in (self.right, self.asked, self.alive, self.loss)
+        )
+        total = int(asked.sum())
+        return [
+            Counts(right[r], asked, alive[r], self.sequences, float(loss[r]) / total)
+            for r in range(len(right))
+        ]
+
+
+Predict = Callable[[Tensor, Tensor | None], Tensor]
+"""(tokens, times to read at or None for all) -> scores `[runs, batch, asked, classes]`."""
+
+
+@torch.no_grad()
+def tally(predict: Predict, batches: list[Batch], *, runs: int, dense: bool) -> Tally:
+    """Counts what `predict` gets right. Nothing here waits for the device."""
+    time = batches[-1].tokens.shape[1]
+    zeros = torch.zeros(runs, time, dtype=torch.long, device=batches[0].tokens.device)
+    right, alive, asked = zeros, zeros.clone(), zeros[0].clone()
+    loss = torch.zeros_like(right[:, 0], dtype=torch.float64)
+    for batch in batches:
+        read_at, targets = (None, batch.targets) if dense else batch.last_answer
+        scores = predict(batch.tokens, read_at)
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).movedim(-1, 1)
+        every_run = targets.expand(runs, -1, -1)
+        losses = cross_entropy(wide, every_run, ignore_index=IGNORE, reduction="none")
+        loss += losses.sum(dim=(1, 2), dtype=torch.float64)
         # Scores that are not numbers are no answer, whatever their argmax.
         said = scores.argmax(dim=-1).masked_fill(~scores.isfinite().all(dim=-1), IGNORE - 1)
-        hit = batch.mask & (said == batch.targets)
+        hit = said == every_run
+        if read_at is not None:
+            nowhere = torch.zeros_like(batch.mask).expand(runs, -1, -1)
+            hit = nowhere.scatter(2, read_at.expand(runs, -1, -1), hit)
+        hit = hit & batch.mask
         width = batch.tokens.shape[1]
-        right[:width] += hit.sum(dim=0)
+        right[:, :width] += hit.sum(dim=1)
         asked[:width] += batch.mask.sum(dim=0)
-        faultless = ((batch.mask & ~hit).cumsum(dim=1) == 0).sum(dim=0)
-        alive[:width] += faultless
-        alive[width:] += faultless[-1]
-    return Counts(
-        right=right.cpu(),
-        asked=asked.cpu(),
-        alive=alive.cpu(),
-        sequences=sum(len(batch.tokens) for batch in batches),
-        loss=float(loss) / int(asked.sum()),
-    )
+        faultless = ((batch.mask & ~hit).cumsum(dim=2) == 0).sum(dim=1)
+        alive[:, :width] += faultless
+        alive[:, width:] += faultless[:, -1:]
+    sequences = sum(len(batch.tokens) for batch in batches)
+    return Tally(right, asked, alive, sequences, loss)
 
 
 def score(task: Task, counts: Counts) -> float:

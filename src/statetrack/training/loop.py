@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from statetrack import tasks
+from statetrack._typing import Float, Int
 from statetrack.models import Tagger
 from statetrack.tasks import IGNORE, Batch
 from statetrack.training import evaluation
@@ -61,15 +62,16 @@ class Session:
         losses: list[Tensor] = []
         while True:
             batch = self._next_batch()
-            loss, scores, norm = self._train_step(batch)
+            loss, right, norm = self._train_step(batch)
             losses.append(loss)
             self.step += 1
             if self.step % config.log_every == 0 or self.step == config.steps:
                 break
         # The losses stay on the device until here, so that a GPU is never waited for in between.
         values = torch.stack(losses).tolist()
-        self._refuse_non_finite(values, norm.item())
-        right = tasks.accuracy(scores.argmax(dim=-1), batch.targets, batch.mask)
+        error = non_finite(config, self.step, values, norm.item())
+        if error is not None:
+            raise error
         rows = [
             Record(self.step, "train", "loss", math.fsum(values) / len(values)),
             Record(self.step, "train", "accuracy", right.item()),
@@ -87,50 +89,40 @@ class Session:
         )
 
     def _train_step(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """One optimiser step; the loss, the scores and the norm of the gradient before it."""
+        """One optimiser step; the loss, the accuracy and the norm of the gradient before it."""
         config = self.config
         factor = config.schedule.factor(self.step, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = config.optimizer.lr * factor
+        read_at, targets = (None, batch.targets) if self.task.dense else batch.last_answer
         with autocast(self.device, config.precision):
-            scores, _ = self.model(batch.tokens)
-        scores = scores.float()
-        loss = cross_entropy(scores.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE)
+            scores, _ = self.model(batch.tokens, read_at=read_at)
+        loss, right = loss_and_accuracy(scores, targets)
         self.optimizer.zero_grad()
         loss.backward()
         limit = config.optimizer.clip_norm
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit or math.inf)
         self.optimizer.step()
-        return loss.detach(), scores.detach(), norm
+        return loss.detach(), right, norm
 
     def _evaluate(self) -> list[Record]:
         """Validation rows; the last time also the test set, and every length by itself."""
-        counts = evaluation.evaluate(self.model, self.validation, self.config.precision)
+        counts = self._counts(self.validation)
         goal = self.config.stop_at
         self.solved = goal is not None and evaluation.score(self.judge, counts) >= goal
         rows = self._rows("validation", counts)
         if self.finished:
             test = evaluation.held_out(self.config, "test", self.device)
-            rows += self._rows("test", evaluation.evaluate(self.model, test, self.config.precision))
+            rows += self._rows("test", self._counts(test))
         return rows
+
+    def _counts(self, batches: list[Batch]) -> evaluation.Counts:
+        precision, dense = self.config.precision, self.judge.dense
+        return evaluation.evaluate(self.model, batches, precision, dense=dense)
 
     def _rows(self, split: str, counts: evaluation.Counts) -> list[Record]:
         return evaluation.records_of(
             self.judge, counts, step=self.step, split=split, every_length=self.finished
-        )
-
-    def _refuse_non_finite(self, losses: list[float], last_norm: float) -> None:
-        """Ends the run if one of the losses since the last report, or a gradient, is not finite."""
-        values = [("loss", loss) for loss in losses] + [("gradient", last_norm)]
-        bad = next((i for i, (_, value) in enumerate(values) if not math.isfinite(value)), None)
-        if bad is None:
-            return
-        what, value = values[bad]
-        step = self.step - len(losses) + min(bad, len(losses) - 1)
-        lr = self.config.optimizer.lr * self.config.schedule.factor(step, self.config.steps)
-        raise NonFiniteLoss(
-            f"the {what} became {value} at step {step} (learning rate {lr:.3g}); "
-            + _likely_cause(losses[:bad], self.config)
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -171,6 +163,33 @@ def train(config: RunConfig, *, device: torch.device | str = "cpu") -> Iterator[
     """
     for rows in Session(config, device=device):
         yield from rows
+
+
+def loss_and_accuracy(
+    scores: Float[Tensor, "batch asked classes"], targets: Int[Tensor, "batch asked"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Mean cross entropy and share of right answers, where something is asked."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    loss = cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+    hits = scores.detach().argmax(dim=-1) == targets
+    return loss, hits.sum() / (targets != IGNORE).sum()
+
+
+def non_finite(
+    config: RunConfig, step: int, losses: list[float], last_norm: float
+) -> NonFiniteLoss | None:
+    """The error of a run whose losses up to `step`, or whose gradient there, are not finite."""
+    values = [("loss", loss) for loss in losses] + [("gradient", last_norm)]
+    bad = next((i for i, (_, value) in enumerate(values) if not math.isfinite(value)), None)
+    if bad is None:
+        return None
+    what, value = values[bad]
+    at = step - len(losses) + min(bad, len(losses) - 1)
+    lr = config.optimizer.lr * config.schedule.factor(at, config.steps)
+    return NonFiniteLoss(
+        f"the {what} became {value} at step {at} (learning rate {lr:.3g}); "
+        + _likely_cause(losses[:bad], config)
+    )
 
 
 def _likely_cause(before: list[float], config: RunConfig) -> str:
