@@ -198,3 +198,19 @@ def test_vmap_over_stacked_taggers_equals_a_loop() -> None:
     together = torch.vmap(run)(parameters)
     for index, model in enumerate(models):
         assert relative_error(together[index], model(TOKENS)[0]) < 1e-10
+
+
+def test_an_embedding_by_product_is_an_embedding() -> None:
+    """Exactly, under autocast too, and so is its gradient."""
+    from statetrack.models.embedding import by_product
+
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(5, 8, generator=generator).requires_grad_()
+    tokens = torch.randint(0, 5, (3, 7), generator=generator)
+    weights = torch.randn(3, 7, 8, generator=generator)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = by_product(weight, tokens)
+    wanted = torch.nn.functional.embedding(tokens, weight)
+    assert torch.equal(got, wanted)
+    grads = [torch.autograd.grad((x * weights).sum(), weight)[0] for x in (got, wanted)]
+    torch.testing.assert_close(*grads)

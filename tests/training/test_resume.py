@@ -1,5 +1,6 @@
 """A run killed at any moment ends with the same bytes as one never killed."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -18,11 +19,19 @@ import pytest
 import torch
 
 from statetrack.models import paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, Run, RunConfig, run
+from statetrack.training import (
+    EvaluationConfig,
+    OptimizerConfig,
+    Run,
+    RunConfig,
+    run,
+    run_together,
+)
 from statetrack.training import files as files_module
 from statetrack.training.checkpoints import KEPT
 from statetrack.training.loop import Session
 from statetrack.training.records import JsonLines
+from statetrack.training.stack import Stack
 from tests.training import tiny
 
 CONFIG = tiny.config(
@@ -70,6 +79,7 @@ def count_down(points: int) -> list[int]:
         setattr(owner, name, wrapped)
 
     around(Session, "_train_step")
+    around(Stack, "_train_step")
     around(JsonLines, "write")
     around(os, "replace")
     around(os, "fsync")
@@ -95,15 +105,15 @@ def count_down(points: int) -> list[int]:
     return left
 
 
-def die_at(points: int, root: Path) -> int:
-    """Runs CONFIG in a fork of this process that dies at a point; its exit code."""
+def die_at(points: int, root: Path, configs: tuple[RunConfig, ...] = (CONFIG,)) -> int:
+    """Runs `configs` in a fork of this process that dies at a point; its exit code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fork of a process with threads: none of them is used
         child = os.fork()
     if child == 0:
         try:
             left = count_down(points)
-            run(CONFIG, root)
+            run(CONFIG, root) if len(configs) == 1 else run_together(configs, root)
             (root / "points").write_text(str(points - left[0]))
         finally:
             os._exit(0)
@@ -135,6 +145,45 @@ def test_killed_at_random_points_ends_the_same(
         assert outcome(finished.folder) == expected
         assert json.loads((finished.folder / "DONE").read_text())["step"] == CONFIG.steps
     assert kills >= 25
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_grid_killed_at_random_points_ends_the_same(tmp_path: Path) -> None:
+    """Runs that train together, one of them diverging at once; kills fall between their files.
+
+    The same up to rounding: after a kill fewer runs may go on together, and a product of another
+    size may add in another order.
+    """
+    torch.set_num_threads(1)
+    faster = dataclasses.replace(CONFIG.optimizer, lr=3e-2)
+    lost = dataclasses.replace(CONFIG.optimizer, lr=1e38)
+    configs = tuple(
+        dataclasses.replace(CONFIG, seed=seed, data_seed=seed, optimizer=optimizer)
+        for seed, optimizer in ((0, CONFIG.optimizer), (1, faster), (2, lost))
+    )
+    whole = run_together(configs, tmp_path / "whole")
+    assert [one.finished for one in whole] == [True, True, False]
+    assert whole[2].error is not None and "NonFiniteLoss" in whole[2].error
+    assert whole[0].info["runs_together"] == 3
+    assert die_at(10**9, tmp_path, configs) == 0
+    total = int((tmp_path / "points").read_text())
+    dice = random.Random(21)
+    for attempt in range(8):
+        root = tmp_path / str(attempt)
+        for _ in range(dice.randint(1, 2)):
+            assert die_at(dice.randrange(total), root, configs) in (0, 9)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ended = run_together(configs, root)
+        assert [one.finished for one in ended] == [True, True, False]
+        for one, expected in zip(ended[:2], whole[:2], strict=True):
+            assert len(one.records) == len(expected.records)
+            for got, wanted in zip(one.records, expected.records, strict=True):
+                assert dataclasses.replace(got, value=0.0) == dataclasses.replace(wanted, value=0.0)
+                assert got.value == pytest.approx(wanted.value, rel=1e-3, abs=1e-5)
+            weights = dict(expected.model().named_parameters())
+            for name, parameter in one.model().named_parameters():
+                torch.testing.assert_close(parameter, weights[name], rtol=1e-3, atol=1e-5)
 
 
 CHILD = """

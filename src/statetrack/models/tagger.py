@@ -9,6 +9,7 @@ from statetrack.layers import LayerState
 from statetrack.layers._base import linear, reset_linear
 from statetrack.models.backbone import Backbone
 from statetrack.models.config import TaggerConfig
+from statetrack.models.embedding import Embedding
 
 __all__ = ["Tagger"]
 
@@ -29,7 +30,7 @@ class Tagger(nn.Module):
         super().__init__()
         self.config = config
         with torch.device("meta"):  # shapes only: every weight is drawn once, below
-            self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+            self.embedding = Embedding(config.vocab_size, config.d_model)
             self.backbone = Backbone(config)
             self.head = linear(config.d_model, config.num_classes)
         self.to_empty(device=torch.get_default_device())

@@ -19,5 +19,6 @@ from statetrack.training.records import read_records as read_records
 from statetrack.training.runs import Run as Run
 from statetrack.training.runs import find_runs as find_runs
 from statetrack.training.runs import run as run
+from statetrack.training.runs import run_together as run_together
 from statetrack.training.sweep import Sweep as Sweep
 from statetrack.training.sweep import run_many as run_many

@@ -21,7 +21,7 @@ from statetrack.training.files import (
     write_folder_atomically,
 )
 
-__all__ = ["Checkpoint", "load_newest", "load_tensors", "save", "save_tensors"]
+__all__ = ["Checkpoint", "load_at", "load_newest", "load_tensors", "save", "save_tensors"]
 
 KEPT = 2
 STATE, POSITION, COMPLETE = "state.safetensors", "position.json", "COMPLETE"
@@ -40,7 +40,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     state = save_tensors(checkpoint.tensors)
     position = json_bytes(checkpoint.position)
     sums = json_bytes({STATE: checksum(state), POSITION: checksum(position)})
-    path = folder / f"step-{checkpoint.position['step']:08d}"
+    path = _place(folder, checkpoint.position["step"])
     write_folder_atomically(path, {STATE: state, POSITION: position, COMPLETE: sums})
     for old in _newest_first(folder)[KEPT:]:
         shutil.rmtree(old)
@@ -57,6 +57,18 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         except (OSError, ValueError) as error:
             damaged.append(f"checkpoint {path} is damaged and was passed over: {error}")
     return None, damaged
+
+
+def load_at(folder: Path, step: int) -> Checkpoint | None:
+    """The checkpoint of that step, if it is there and whole."""
+    try:
+        return _load(_place(folder, step))
+    except (OSError, ValueError):
+        return None
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
 
 
 def _load(path: Path) -> Checkpoint:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statetrack import ops
 from statetrack.models import Tagger
@@ -36,8 +37,9 @@ from statetrack.training.config import RunConfig
 from statetrack.training.files import exclusive, write_atomically, write_json
 from statetrack.training.loop import Session
 from statetrack.training.records import JsonLines, Record, Sink, read_records
+from statetrack.training.stack import Stack
 
-__all__ = ["Run", "find_runs", "run"]
+__all__ = ["Run", "find_runs", "run", "run_together"]
 
 CONFIG, INFO, RECORDS = "config.json", "run.json", "records.jsonl"
 MODEL, DONE, ERROR = "model.safetensors", "DONE", "error.txt"
@@ -124,8 +126,7 @@ def run(
         try:
             _train(folder, config, torch.device(device), mirrors, watcher)
         except Exception:
-            with contextlib.suppress(OSError):  # on a full disk the first error is the one to see
-                write_atomically(folder / ERROR, traceback.format_exc().encode())
+            _keep_traceback(folder)
             raise
     return Run(folder)
 
@@ -139,6 +140,96 @@ def _claim(folder: Path, config: RunConfig) -> None:
         raise ValueError(f"{folder} belongs to another config; nothing in it was touched")
 
 
+def run_together(
+    configs: Sequence[RunConfig],
+    root: Path | str = "runs",
+    *,
+    device: torch.device | str = "cpu",
+    watcher: Watcher | None = None,
+) -> list[Run]:
+    """Trains configs that fit in one `Stack` at once, each in a folder of its own, as `run` would.
+
+    Finished ones are skipped; interrupted ones go on together from the newest checkpoint they have
+    in common, and end with the same numbers up to the order of additions. A run that diverges keeps
+    its error and stops no other; any other failure is kept in every folder and raised.
+    """
+    folders = [Path(root) / config.fingerprint for config in configs]
+    with contextlib.ExitStack() as locks:
+        pending = []
+        for folder, config in zip(folders, configs, strict=True):
+            folder.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(exclusive(folder / "lock"))
+            _claim(folder, config)
+            if not Run(folder).finished:
+                (folder / ERROR).unlink(missing_ok=True)
+                pending.append((folder, config))
+        try:
+            for group in _common_starts(pending):
+                _train_together(group, torch.device(device), watcher)
+        except Exception:
+            for folder, _ in pending:
+                if not Run(folder).finished and Run(folder).error is None:
+                    _keep_traceback(folder)
+            raise
+    return [Run(folder) for folder in folders]
+
+
+class _Output:
+    """Where the numbers of one run go while it trains."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        environment: dict[str, Any],
+        start: Checkpoint | None,
+        mirrors: Sequence[Sink],
+        watcher: Watcher | None,
+    ) -> None:
+        position = {"wall_s": 0.0, "records_bytes": 0, "step": 0}
+        position |= {} if start is None else start.position
+        self._folder, self._config = folder, config
+        self._mirrors, self._watcher = mirrors, watcher
+        self._started = time.monotonic() - position["wall_s"]
+        self._info = environment | {"resumed_at": position["step"]}
+        write_json(folder / INFO, self._info)
+        self._lines = JsonLines(folder / RECORDS, keep=int(position["records_bytes"]))
+
+    def write(self, rows: list[Record]) -> None:
+        self._lines.write(rows)
+        for mirror in self._mirrors:
+            mirror.write(rows)
+        if self._watcher is not None:
+            self._watcher(self._config, rows)
+
+    def keep(self, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
+        """A checkpoint."""
+        position |= {"records_bytes": self._lines.size, "wall_s": self._wall_s}
+        checkpoints.save(self._folder / "checkpoints", Checkpoint(tensors, position))
+
+    def finish(self, weights: dict[str, Tensor], *, step: int, solved: bool) -> None:
+        self.close()
+        wall = self._wall_s
+        write_atomically(self._folder / MODEL, save_tensors(weights))
+        write_json(self._folder / INFO, self._info | {"wall_s": wall})
+        write_json(self._folder / DONE, {"step": step, "solved": solved, "wall_s": wall})
+        shutil.rmtree(self._folder / "checkpoints", ignore_errors=True)
+
+    def close(self) -> None:
+        self._lines.close()
+        for mirror in self._mirrors:
+            mirror.close()
+
+    @property
+    def _wall_s(self) -> float:
+        return time.monotonic() - self._started
+
+
+def _is_due(config: RunConfig, step: int) -> bool:
+    """Whether a run that has not ended keeps a checkpoint at `step`."""
+    return config.checkpoint_every is not None and step % config.checkpoint_every == 0
+
+
 def _train(
     folder: Path,
     config: RunConfig,
@@ -147,36 +238,80 @@ def _train(
     watcher: Watcher | None,
 ) -> None:
     session = Session(config, device=device)
-    checkpoint = _usable_checkpoint(folder)
-    spent, kept = 0.0, 0
-    if checkpoint is not None:
-        session.restore(checkpoint.tensors, checkpoint.position)
-        spent, kept = checkpoint.position["wall_s"], checkpoint.position["records_bytes"]
-    started = time.monotonic() - spent
-    info = _environment(session) | {"resumed_at": session.step}
-    write_json(folder / INFO, info)
-    lines = JsonLines(folder / RECORDS, keep=kept)
-    try:
+    start = _usable_checkpoint(folder)
+    if start is not None:
+        session.restore(start.tensors, start.position)
+    environment = _environment(session.model, device)
+    output = _Output(folder, config, environment, start, mirrors, watcher)
+    with contextlib.closing(output):
         for rows in session:
-            lines.write(rows)
-            for mirror in mirrors:
-                mirror.write(rows)
-            if watcher is not None:
-                watcher(config, rows)
-            every = config.checkpoint_every
-            if every is not None and session.step % every == 0 and not session.finished:
-                tensors, position = session.state()
-                position |= {"records_bytes": lines.size, "wall_s": time.monotonic() - started}
-                checkpoints.save(folder / "checkpoints", Checkpoint(tensors, position))
-    finally:
-        lines.close()
-        for mirror in mirrors:
-            mirror.close()
-    write_atomically(folder / MODEL, save_tensors(session.model.state_dict()))
-    wall = time.monotonic() - started
-    write_json(folder / INFO, info | {"wall_s": wall})
-    write_json(folder / DONE, {"step": session.step, "solved": session.solved, "wall_s": wall})
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            output.write(rows)
+            if _is_due(config, session.step) and not session.finished:
+                output.keep(*session.state())
+    weights = session.model.state_dict()
+    output.finish(weights, step=session.step, solved=session.solved)
+
+
+Begun = tuple[Path, RunConfig, Checkpoint | None]
+"""A run's folder, its config, and where it goes on from."""
+
+
+def _common_starts(pending: Sequence[tuple[Path, RunConfig]]) -> list[list[Begun]]:
+    """Groups of runs that go on from the same step, as few as their checkpoints allow.
+
+    A kill between two runs' checkpoints leaves some one checkpoint ahead; those go back to the one
+    before, which they still have, or to the beginning.
+    """
+    newest = [(folder, config, _usable_checkpoint(folder)) for folder, config in pending]
+    least = min((_step_of(start) for _, _, start in newest), default=0)
+    groups: dict[int, list[Begun]] = {}
+    for folder, config, start in newest:
+        if least == 0 and _step_of(start) == config.checkpoint_every:
+            start = None
+        elif _step_of(start) > least:
+            start = checkpoints.load_at(folder / "checkpoints", least) or start
+        groups.setdefault(_step_of(start), []).append((folder, config, start))
+    return list(groups.values())
+
+
+def _step_of(start: Checkpoint | None) -> int:
+    return 0 if start is None else start.position["step"]
+
+
+def _train_together(begun: Sequence[Begun], device: torch.device, watcher: Watcher | None) -> None:
+    configs = [config for _, config, _ in begun]
+    stack = Stack(configs, device=device)
+    for index, (_, _, start) in enumerate(begun):
+        if start is not None:
+            stack.restore(index, start.tensors, start.position)
+    environment = _environment(stack.model, device) | {"runs_together": len(begun)}
+    with contextlib.ExitStack() as files:
+        outputs = [
+            files.enter_context(
+                contextlib.closing(_Output(folder, config, environment, start, (), watcher))
+            )
+            for folder, config, start in begun
+        ]
+        before = stack.active
+        for rows in stack:
+            for index in before:
+                error = stack.failed[index]
+                if error is not None:
+                    text = f"{type(error).__name__}: {error}\n"
+                    write_atomically(begun[index][0] / ERROR, text.encode())
+                    continue
+                outputs[index].write(rows[index])
+                if index not in stack.active:
+                    weights = stack.weights_of(index)
+                    outputs[index].finish(weights, step=stack.step, solved=stack.solved[index])
+                elif _is_due(configs[index], stack.step):
+                    outputs[index].keep(*stack.state(index))
+            before = stack.active
+
+
+def _keep_traceback(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # on a full disk the first error is the one to see
+        write_atomically(folder / ERROR, traceback.format_exc().encode())
 
 
 def _usable_checkpoint(folder: Path) -> Checkpoint | None:
@@ -192,7 +327,7 @@ def _usable_checkpoint(folder: Path) -> Checkpoint | None:
     return checkpoint
 
 
-def _environment(session: Session) -> dict[str, Any]:
+def _environment(model: Tagger, device: torch.device) -> dict[str, Any]:
     """What the numbers may depend on besides the config."""
     versions = {"python": platform.python_version()}
     for name in ("statetrack", "torch", "numpy", "numba", "triton", "safetensors"):
@@ -200,7 +335,6 @@ def _environment(session: Session) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    device = session.device
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "versions": versions,
@@ -213,8 +347,8 @@ def _environment(session: Session) -> dict[str, Any]:
         },
         "threads": torch.get_num_threads(),
         "platform": sys.platform,
-        "parameters": sum(p.numel() for p in session.model.parameters()),
-        "state_size": sum(block.mixer.state_size for block in session.model.backbone.blocks),  # type: ignore[union-attr, misc]
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "state_size": sum(block.mixer.state_size for block in model.backbone.blocks),  # type: ignore[union-attr, misc]
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "backends": {
             op: ops.explain_backend(op, device=device).backend

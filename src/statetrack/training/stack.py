@@ -13,6 +13,7 @@ the data to the new weights, is one CUDA graph. Losses leave the device when the
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,9 +93,9 @@ class Stack:
             Tagger(c.model, generator=torch.Generator("cpu").manual_seed(c.seed))
             for c in self.configs
         ]
-        self.model = models[0].to(self.device)  # its structure is used, its weights are not
-        self.layout = _Layout(self.model)
+        self.layout = _Layout(models[0])
         weights = torch.stack([self.layout.flat(dict(m.named_parameters())) for m in models])
+        self.model = models[0].to(self.device)  # its structure is used, its weights are not
         self.buffers = _Buffers(self.configs, weights.to(self.device), self.layout)
         self.weights = self.layout.views(self.buffers.weights)
         self.streams = [
@@ -103,8 +104,8 @@ class Stack:
         self.validation = evaluation.held_out(self.config, "validation", self.device)
 
         on_gpu = self.device.type == "cuda"
-        self._losses = torch.compile(self._forward, dynamic=False) if on_gpu else self._forward
-        self._update = torch.compile(_adamw, dynamic=False) if on_gpu else _adamw
+        compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
+        self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._replay_step: Callable[[], object] = self._train_step
         self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(self.validation)
         self._captured = not on_gpu
@@ -300,6 +301,10 @@ class Stack:
         self.buffers.step.fill_(self.step)
 
 
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
 class _Layout:
     """Where each parameter of a model lies in a row of P numbers."""
 
@@ -398,7 +403,7 @@ def _adamw(
     gradient = gradient * (at.limits / (norm + 1e-6)).clamp(max=1.0)[:, None]
 
     count = (at.step + 1).double()
-    rate = at.rates * at.factors[at.step]
+    rate = at.rates * at.factors.index_select(0, at.step[None])
     first, second = at.betas
     dtype = at.weights.dtype
     size = (rate / (1 - first**count)).to(dtype)[:, None]

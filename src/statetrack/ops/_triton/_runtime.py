@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 import triton
@@ -18,11 +17,9 @@ OLDEST_TESTED = (3, 6)
 _DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
-@cache
 def check_version() -> None:
     """Raises if this Triton has not been seen to compile the kernels correctly."""
-    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
-    if version < OLDEST_TESTED:
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST_TESTED:
         oldest = ".".join(map(str, OLDEST_TESTED))
         raise RuntimeError(
             f"Triton {triton.__version__} is installed, but the kernels are only known to compile"
