@@ -79,7 +79,7 @@ def test_chomsky_protocol(cell: tuple[Version, str, str]) -> None:
     )
     assert got == PROTOCOL[cell]
     assert config.lengths == (3, 40) and config.evaluation.lengths == (40, 256)
-    assert config.evaluation.size == 8192 and config.evaluation.every == 200
+    assert config.evaluation.size == 8192 and config.evaluation.every == 1000
     assert config.precision == "bf16" and config.model.d_model == 128
     assert config.schedule.warmup == 0.1 and config.schedule.final == 1e-3
     assert config.optimizer.betas == (0.9, 0.999) and config.optimizer.eps == 1e-8

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import torch
 
 from statetrack.training import Run, RunConfig, launchers, run, run_many
 from statetrack.training.files import exclusive
-from statetrack.training.launchers import LOSSES, Submitit, train_one
+from statetrack.training.launchers import LOSSES, Submitit, train_group
 from tests.training import tiny
 from tests.training.test_sweep import Heard
 
@@ -89,13 +90,12 @@ class Pretend:
     def __init__(self, work: Callable[[RunConfig, Path], None]) -> None:
         self.work, self.sizes, self.cancelled, self.closed = work, [], [], 0
 
-    def submit(self, configs: Sequence[RunConfig], root: Path, device: str) -> list[Any]:
-        self.sizes.append(len(configs))
-        jobs = []
-        for config in configs:
-            self.work(config, root)
-            jobs.append(object())
-        return jobs
+    def submit(self, groups: Sequence[Sequence[RunConfig]], root: Path, device: str) -> list[Any]:
+        self.sizes.append([len(group) for group in groups])
+        for group in groups:
+            for config in group:
+                self.work(config, root)
+        return [object() for _ in groups]
 
     def ended(self, jobs: Sequence[Any]) -> list[Any]:
         return list(jobs)
@@ -113,7 +113,7 @@ class Pretend:
 def test_a_worker_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
     engine, heard = Pretend(lambda config, root: None), Heard()
     sweep = run_many([SHORT], tmp_path, launcher=engine, watch=heard)
-    assert engine.sizes == [1] * LOSSES and engine.closed == 1
+    assert engine.sizes == [[1]] * LOSSES and engine.closed == 1
     assert "lost 3 times without a new checkpoint" in (sweep.runs[0].error or "")
     assert "the lights went out" in (sweep.runs[0].error or "")
     assert heard.ended == [SHORT.fingerprint]
@@ -136,10 +136,30 @@ def test_losses_with_progress_in_between_do_not_count(tmp_path: Path) -> None:
 def test_workers_bound_the_jobs_and_equal_and_finished_runs_take_none(tmp_path: Path) -> None:
     configs = [tiny.config(seed=seed) for seed in range(5)]
     run(configs[4], tmp_path)
-    engine = Pretend(lambda config, root: train_one(config.to_json(), str(root), "cpu"))
+    engine = Pretend(lambda config, root: train_group([config.to_json()], str(root), "cpu"))
     sweep = run_many([*configs, configs[0]], tmp_path, launcher=engine, workers=3)
-    assert engine.sizes == [3, 1] and not sweep.failed and len(sweep.runs) == 6
-    assert run_many(configs, tmp_path, launcher=engine).failed == [] and engine.sizes == [3, 1]
+    assert engine.sizes == [[1, 1, 1], [1]] and not sweep.failed and len(sweep.runs) == 6
+    assert run_many(configs, tmp_path, launcher=engine).failed == []
+    assert len(engine.sizes) == 2
+
+
+def test_on_gpus_a_job_trains_what_fits_together_and_only_the_lost_go_on(tmp_path: Path) -> None:
+    configs = [tiny.config(seed=0), tiny.config(seed=1), tiny.config(seed=0, batch=2)]
+    begun = []
+
+    def work(config: RunConfig, root: Path) -> None:
+        begun.append(config)
+        folder = root / config.fingerprint
+        if config == configs[0] or begun.count(config) == 2:
+            (folder / "DONE").write_text("{}")
+        if config == configs[2]:
+            (folder / "error.txt").write_text("diverged")
+
+    engine, heard = Pretend(work), Heard()
+    sweep = run_many(configs, tmp_path, launcher=engine, device="cuda", watch=heard)
+    assert engine.sizes == [[2, 1], [1]] and begun[-1] == configs[1]
+    assert [one.finished for one in sweep.runs] == [True, True, False]
+    assert sorted(heard.ended) == sorted(config.fingerprint for config in configs)
 
 
 def test_a_failure_is_final_and_an_old_one_forgotten(tmp_path: Path) -> None:
@@ -150,7 +170,7 @@ def test_a_failure_is_final_and_an_old_one_forgotten(tmp_path: Path) -> None:
     assert "of yesterday" not in (run_many([SHORT], tmp_path, launcher=lost).runs[0].error or "")
     failing = Pretend(lambda config, root: (folder / "error.txt").write_text("of today") and None)
     assert run_many([SHORT], tmp_path, launcher=failing).runs[0].error == "of today"
-    assert failing.sizes == [1]
+    assert failing.sizes == [[1]]
 
 
 def test_jobs_are_cancelled_when_the_caller_stops(tmp_path: Path) -> None:
@@ -173,7 +193,7 @@ def test_a_job_waits_for_whoever_holds_the_folder(
     monkeypatch.setattr(launchers, "POLL_S", 0.01)
     folder = tmp_path / SHORT.fingerprint
     folder.mkdir()
-    job = threading.Thread(target=train_one, args=(SHORT.to_json(), str(tmp_path), "cpu"))
+    job = threading.Thread(target=train_group, args=([SHORT.to_json()], str(tmp_path), "cpu"))
     with exclusive(folder / "lock"):
         job.start()
         time.sleep(0.1)
@@ -220,6 +240,17 @@ def cluster() -> Iterator[Any]:
     del os.environ["RAY_ADDRESS"]
     ray.shutdown()
     cluster.shutdown()
+
+
+def test_no_ray_cluster_at_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'statetrack[ray]'")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as unused:  # bound, and nobody listens
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ValueError, match=f"no Ray cluster at RAY_ADDRESS={address}"):
+            run_many([SHORT], tmp_path, launcher="ray")
 
 
 @needs_proc

@@ -27,10 +27,14 @@ def parity_diagonal(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
                 batch=256,
                 optimizer=OptimizerConfig(lr=1e-3),
                 schedule=ScheduleConfig(warmup=0.1 if between == POSITIVE else 0.0),
-                evaluation=EvaluationConfig(size=8192 if scale == "paper" else 2048),
+                evaluation=EvaluationConfig(
+                    every=500 if scale == "paper" else 200, size=8192 if scale == "paper" else 2048
+                ),
                 precision="bf16" if scale == "paper" else "fp32",
                 seed=seed,
                 data_seed=seed,
+                log_every=250 if scale == "paper" else 50,
+                checkpoint_every=5000 if scale == "paper" else 1000,
             )
             for seed in ((0, 1, 2) if scale == "paper" else (0,))
         ]

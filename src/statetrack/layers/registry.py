@@ -2,7 +2,8 @@
 
 import difflib
 import inspect
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from statetrack.layers._base import Layer
 from statetrack.layers.attention import Attention
@@ -62,20 +63,33 @@ def options(layer: type[Layer], given: dict[str, Any]) -> dict[str, Any]:
 
     `d_model` and `depth` are not options: the model that stacks the layers sets them.
     """
-    defaults = {
-        name: parameter.default
+    known = {
+        name: parameter
         for name, parameter in inspect.signature(layer).parameters.items()
         if name not in ("d_model", "depth")
     }
-    for name in given:
-        if name not in defaults:
-            near = difflib.get_close_matches(name, defaults, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(
                 f"{layer.__name__} has no option {name!r}{hint} "
-                f"It takes {', '.join(defaults) or 'none'}"
+                f"It takes {', '.join(known) or 'none'}"
             )
-    return defaults | given
+        wanted = known[name].annotation
+        kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+        if PLAIN.issuperset(kinds) and not any(_is_a(kind, value) for kind in kinds):
+            words = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+            raise ValueError(f"{layer.__name__}: {name}={value!r} must be {words}")
+    return {name: parameter.default for name, parameter in known.items()} | given
+
+
+PLAIN = {int, float, bool, str, type(None)}
+
+
+def _is_a(kind: type, value: object) -> bool:
+    """As JSON has it: a whole number is a float too, but True is no number."""
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def has_depth(layer: type[Layer]) -> bool:

@@ -81,10 +81,10 @@ class OptimizerConfig(_Config):
         if self.clip_norm is not None:
             _number(self, "clip_norm", above=0.0)
         _choice(self, "decay", WeightDecayRule)
-        betas = tuple(float(beta) for beta in self.betas)
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        numbers = all(isinstance(beta, int | float) for beta in self.betas)
+        if not numbers or len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas!r} must be two numbers in [0, 1)")
-        object.__setattr__(self, "betas", betas)
+        object.__setattr__(self, "betas", tuple(float(beta) for beta in self.betas))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class EvaluationConfig(_Config):
     def __post_init__(self) -> None:
         for name in ("every", "size", "batch"):
             _whole(self, name, least=1)
-        _whole(self, "seed", least=0)
+        _whole(self, "seed", least=0, most=2**63 - 1)
         for name in ("lengths", "test_lengths"):
             if getattr(self, name) is not None:
                 _pair(self, name)
@@ -196,7 +196,7 @@ class RunConfig(_Config):
         for name in ("steps", "batch", "log_every"):
             _whole(self, name, least=1)
         for name in ("seed", "data_seed"):
-            _whole(self, name, least=0)
+            _whole(self, name, least=0, most=2**63 - 1)
         _choice(self, "precision", Precision)
         if self.stop_at is not None:
             _number(self, "stop_at", above=0.0, most=1.0)
@@ -280,10 +280,11 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _whole(config: object, name: str, *, least: int) -> None:
+def _whole(config: object, name: str, *, least: int, most: int | None = None) -> None:
     value = getattr(config, name)
-    if not _is_whole(value) or value < least:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+    if not _is_whole(value) or value < least or (most is not None and value > most):
+        high = "" if most is None else f" and at most {most}"
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}{high}")
 
 
 def _number(

@@ -48,10 +48,15 @@ def checksum(content: bytes) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)  # half a file is of no use, least of all on a full disk
+        error.filename = error.filename or str(path)
+        raise
 
 
 @contextmanager

@@ -43,11 +43,11 @@ class TensorBoard:
 class WeightsAndBiases:
     """Logs to a Weights & Biases project, under the run's fingerprint. Needs wandb.
 
-    `mode="offline"` writes to `folder` alone, without an account.
+    `mode="offline"`, or WANDB_MODE=offline, writes to `folder` alone, without an account.
     """
 
     def __init__(
-        self, config: RunConfig, *, project: str, folder: Path | str = ".", mode: str = "online"
+        self, config: RunConfig, *, project: str, folder: Path | str = ".", mode: str | None = None
     ) -> None:
         try:
             wandb = import_module("wandb")

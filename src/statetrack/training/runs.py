@@ -35,7 +35,7 @@ from statetrack.training import checkpoints
 from statetrack.training.checkpoints import Checkpoint, load_tensors, save_tensors
 from statetrack.training.config import RunConfig
 from statetrack.training.files import exclusive, write_atomically, write_json
-from statetrack.training.loop import Session
+from statetrack.training.loop import NonFiniteLoss, Session
 from statetrack.training.records import JsonLines, Record, Sink, read_records
 from statetrack.training.stack import Stack
 
@@ -114,7 +114,8 @@ def run(
 
     Killed at any moment and called again, it ends with the same records and weights as if it had
     never been killed (bit for bit on the CPU with the same number of threads). A failure leaves its
-    traceback in error.txt and is raised. `mirrors` get every record that this call makes.
+    traceback in error.txt and is raised. `mirrors` get every record that this call makes. On a GPU
+    it trains as a `Stack` of one: compiled, a step at a time as one CUDA graph.
     """
     folder = Path(root) / config.fingerprint
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,14 @@ def run(
             return Run(folder)
         (folder / ERROR).unlink(missing_ok=True)
         try:
-            _train(folder, config, torch.device(device), mirrors, watcher)
+            start = _usable_checkpoint(folder)
+            if torch.device(device).type == "cpu":
+                _train(folder, config, start, mirrors, watcher)
+            else:
+                begun = [(folder, config, start)]
+                (error,) = _train_together(begun, torch.device(device), mirrors, watcher)
+                if error is not None:
+                    raise error
         except Exception:
             _keep_traceback(folder)
             raise
@@ -165,7 +173,11 @@ def run_together(
                 pending.append((folder, config))
         try:
             for group in _common_starts(pending):
-                _train_together(group, torch.device(device), watcher)
+                errors = _train_together(group, torch.device(device), (), watcher)
+                for (folder, _, _), error in zip(group, errors, strict=True):
+                    if error is not None:
+                        text = f"{type(error).__name__}: {error}\n"
+                        write_atomically(folder / ERROR, text.encode())
         except Exception:
             for folder, _ in pending:
                 if not Run(folder).finished and Run(folder).error is None:
@@ -208,7 +220,6 @@ class _Output:
         checkpoints.save(self._folder / "checkpoints", Checkpoint(tensors, position))
 
     def finish(self, weights: dict[str, Tensor], *, step: int, solved: bool) -> None:
-        self.close()
         wall = self._wall_s
         write_atomically(self._folder / MODEL, save_tensors(weights))
         write_json(self._folder / INFO, self._info | {"wall_s": wall})
@@ -233,15 +244,14 @@ def _is_due(config: RunConfig, step: int) -> bool:
 def _train(
     folder: Path,
     config: RunConfig,
-    device: torch.device,
+    start: Checkpoint | None,
     mirrors: Sequence[Sink],
     watcher: Watcher | None,
 ) -> None:
-    session = Session(config, device=device)
-    start = _usable_checkpoint(folder)
+    session = Session(config)
     if start is not None:
         session.restore(start.tensors, start.position)
-    environment = _environment(session.model, device)
+    environment = _environment(session.model, session.device)
     output = _Output(folder, config, environment, start, mirrors, watcher)
     with contextlib.closing(output):
         for rows in session:
@@ -278,7 +288,13 @@ def _step_of(start: Checkpoint | None) -> int:
     return 0 if start is None else start.position["step"]
 
 
-def _train_together(begun: Sequence[Begun], device: torch.device, watcher: Watcher | None) -> None:
+def _train_together(
+    begun: Sequence[Begun],
+    device: torch.device,
+    mirrors: Sequence[Sink],
+    watcher: Watcher | None,
+) -> list[NonFiniteLoss | None]:
+    """Trains them to their ends; what went wrong with each."""
     configs = [config for _, config, _ in begun]
     stack = Stack(configs, device=device)
     for index, (_, _, start) in enumerate(begun):
@@ -288,25 +304,19 @@ def _train_together(begun: Sequence[Begun], device: torch.device, watcher: Watch
     with contextlib.ExitStack() as files:
         outputs = [
             files.enter_context(
-                contextlib.closing(_Output(folder, config, environment, start, (), watcher))
+                contextlib.closing(_Output(folder, config, environment, start, mirrors, watcher))
             )
             for folder, config, start in begun
         ]
-        before = stack.active
-        for rows in stack:
-            for index in before:
-                error = stack.failed[index]
-                if error is not None:
-                    text = f"{type(error).__name__}: {error}\n"
-                    write_atomically(begun[index][0] / ERROR, text.encode())
-                    continue
-                outputs[index].write(rows[index])
+        for new in stack:
+            for index, rows in new.items():
+                outputs[index].write(rows)
                 if index not in stack.active:
                     weights = stack.weights_of(index)
                     outputs[index].finish(weights, step=stack.step, solved=stack.solved[index])
                 elif _is_due(configs[index], stack.step):
                     outputs[index].keep(*stack.state(index))
-            before = stack.active
+    return stack.failed
 
 
 def _keep_traceback(folder: Path) -> None:
