@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "main"]
 
 Scale = Literal["smoke", "quick", "paper"]
 Version = Literal["shipped", "ran", "workshop", "iclr"]
+Launcher = Literal["processes", "ray", "submitit"]
 
 
 def demo(*, seed: int = 0, out: Path = Path("demo"), workers: int = 2) -> int:
@@ -151,8 +152,11 @@ def train(
     )
 
     if config is not None:
-        chosen = RunConfig.from_json(config.read_text())
+        chosen = _read_config(config)
     else:
+        for name, value in (("width", width), ("layers", layers)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
         alphabet = tasks.get(task)
         layer = registry.get(model)
         options = _layer_options(option or [])
@@ -195,9 +199,11 @@ def reproduce(
     *,
     scale: Scale = "smoke",
     version: Version = "iclr",
+    only: str = "",
     out: Path = Path("runs"),
     workers: int | None = None,
     device: str | None = None,
+    launcher: Launcher = "processes",
     dry_run: bool = False,
 ) -> int:
     """Run one of the paper's figures or tables, or one beyond it.
@@ -214,12 +220,17 @@ def reproduce(
         Whose word counts where the paper's versions differ: the published code (shipped), the
         same with the steps and batches it really ran (ran), the first text (workshop) or the
         final one (iclr).
+    only
+        Only the runs whose description, as --dry-run prints it, contains this: "parity DeltaNet".
     out
         The runs go to OUT/NAME-SCALE.
     workers
-        Runs at a time; by default one per core, or one on a GPU.
+        Runs at a time; by default one per core, or one on a GPU, or as many as the cluster takes.
     device
-        cpu or cuda; by default a GPU if there is one.
+        cpu or cuda; by default a GPU if there is one here.
+    launcher
+        Where the runs are trained: in processes here, or on a cluster whose machines all see OUT,
+        through ray or through submitit (SLURM).
     dry_run
         Only say which runs there are.
     """
@@ -228,19 +239,18 @@ def reproduce(
     if name.lower().replace("_", "-") in (experiments.STATES, *experiments.STATES_ALIASES):
         return _states(out / "states")
     experiment = experiments.get(name)
-    configs = experiment.runs(scale, version)
+    configs = [c for c in experiment.runs(scale, version) if only in _described(c)]
+    if not configs:
+        raise ValueError(f"no run of {experiment.name} has {only!r} in its description")
     folder = out / f"{experiment.name}-{scale}"
     if scale == "paper":
         folder = folder.with_name(f"{folder.name}-{version}")
     if dry_run:
-        from statetrack.training.progress import label
-
         for config in configs:
-            print(
-                f"{config.fingerprint}  {label(config)}, {config.steps} steps, seed {config.seed}"
-            )
+            print(f"{config.fingerprint}  {_described(config)}")
         return 0
-    runs = _run_all(configs, folder, workers=workers, device=_device(device))
+    chosen = _device(device, here=launcher == "processes")
+    runs = _run_all(configs, folder, workers=workers, device=chosen, launcher=launcher)
     from statetrack.experiments.summary import cells
 
     shown = cells(runs, experiment.metric)
@@ -265,10 +275,16 @@ def reproduce(
     return _failures(runs)
 
 
-def report(*runs: Path, out: Path = Path("report.html"), plots: bool = False) -> int:
+def report(
+    *runs: Path,
+    out: Path = Path("report.html"),
+    plots: bool = False,
+    markdown: Path | None = None,
+) -> int:
     """One page about runs: table, curves, eigenvalues, configs, and what is missing.
 
-    The page needs nothing beside itself: it opens without a network, on a phone, and prints.
+    The page needs nothing beside itself: it opens without a network, on a phone, and prints. Its
+    numbers are links to the records behind them, where it still lies as it did to the runs.
 
     Parameters
     ----------
@@ -278,10 +294,20 @@ def report(*runs: Path, out: Path = Path("report.html"), plots: bool = False) ->
         The page.
     plots
         Also write every plot as PNG and SVG, into a folder beside the page.
+    markdown
+        Also write the results page: every table of the paper, run or not, beside its numbers. RUNS
+        is then the one folder that `statetrack reproduce --out` wrote to; it gets a summary.json.
     """
-    from statetrack.report import read_runs, write_report
+    from statetrack.report import read_runs, write_book, write_report
 
+    if markdown is not None and len(runs) != 1:
+        raise ValueError(f"--markdown is about one folder of results, not {len(runs)}")
     print(f"Report: {write_report(read_runs(runs), out, plots=plots)}")
+    if markdown is not None:
+        from statetrack.experiments.summary import plans
+
+        page, summary, *pictures = write_book(plans(runs[0]), runs[0], markdown)
+        print(f"Results: {page}, {summary} and {len(pictures)} pictures")
     return 0
 
 
@@ -346,30 +372,74 @@ def run(model: Path, *, word: str) -> int:
     return 0
 
 
-def audit(model: Path, *, plot: Path | None = None) -> int:
-    """The eigenvalues of a trained run's or a compiled network's transitions.
+def audit(
+    *models: Path, plot: Path | None = None, device: str | None = None, longest: int = 16384
+) -> int:
+    """The eigenvalues of trained runs' or a compiled network's transitions.
+
+    A run is also tested on words of 256 letters, then of twice as many, and so on; what is found is
+    written to audit.json in its folder, for `statetrack report`.
 
     Parameters
     ----------
-    model
-        A run folder, or a folder that `statetrack compile` wrote.
+    models
+        Run folders, folders that hold runs (then the best of every table cell), or folders that
+        `statetrack compile` wrote.
     plot
         Also draw the spectrum, into this PNG or SVG file.
+    device
+        Where runs are tested: cpu or cuda; by default a GPU if there is one.
+    longest
+        The longest words to test runs on.
     """
-    from statetrack import compiler
-    from statetrack.training import Run
+    if not models:
+        raise ValueError("give run folders, or a folder that `statetrack compile` wrote")
+    if plot is not None and len(models) != 1:
+        raise ValueError(f"--plot draws one model, not {len(models)}")
+    for model in models:
+        if (model / "compiled.json").exists():
+            _audit_compiled(model, plot)
+        else:
+            _audit_runs(model, plot, _device(device), longest)
+    return 0
 
-    if (model / "compiled.json").exists():
-        found = compiler.audit(compiler.CompiledRNN.load(model))
-    elif (model / "config.json").exists():
-        found = compiler.audit(Run(model).model())
-    else:
-        raise ValueError(f"{model} is neither a run folder nor a compiled network")
+
+def _audit_compiled(model: Path, plot: Path | None) -> None:
+    from statetrack import compiler
+
+    found = compiler.audit(compiler.CompiledRNN.load(model))
     print(found)
     if plot is not None:
         found.plot().savefig(plot, dpi=120)
         print(f"Spectrum: {plot}")
-    return 0
+
+
+def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> None:
+    from statetrack import compiler
+    from statetrack.training.audits import AUDIT, audit_run, describe, to_audit, words_of
+    from statetrack.training.horizon import LENGTHS
+    from statetrack.training.progress import label
+
+    lengths = [length for length in LENGTHS if length <= longest]
+    if not lengths:
+        raise ValueError(f"longest={longest} must be at least {LENGTHS[0]}")
+    runs = to_audit(folder)
+    if not runs:
+        raise ValueError(
+            f"{folder} is neither a run folder nor a compiled network, and holds no finished run "
+            "with its weights"
+        )
+    if plot is not None and len(runs) != 1:
+        raise ValueError(f"--plot draws one model; {folder} holds {len(runs)}")
+    for run in runs:
+        found = audit_run(run, lengths=lengths, device=device)
+        print(f"{label(run.config)}, seed {run.config.seed}")
+        for line in describe(found):
+            print(f"  {line}")
+        print(f"Audit: {run.folder / AUDIT}")
+        if plot is not None:
+            compiler.audit(run.model(), words_of(run, 1)[0]).plot().savefig(plot, dpi=120)
+            print(f"Spectrum: {plot}")
 
 
 def tasks() -> int:
@@ -429,6 +499,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         # A run that diverged is no mistake in the command.
         return _say(_one_line(error), 1 if type(error).__name__ == "NonFiniteLoss" else 2)
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        return _say(f"{kind}: {_one_line(error)} (not foreseen; --debug shows where)")
 
 
 def _app() -> Any:
@@ -460,13 +535,25 @@ def _say(message: str, code: int = 2) -> int:
     return code
 
 
-def _device(given: str | None) -> str:
+def _read_config(path: Path) -> "RunConfig":
+    from statetrack.training import RunConfig
+
+    try:
+        return RunConfig.from_json(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is not the config of a run: {_one_line(error)}") from error
+
+
+def _device(given: str | None, *, here: bool = True) -> str:
+    """The device to train on; what the machines of a cluster have is not known here."""
     import torch
 
     if given is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = torch.device(given).type
-    if kind == "cuda" and not torch.cuda.is_available():
+    kind, _, number = given.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
+        raise ValueError(f"device={given!r} must be cpu or cuda")
+    if here and kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda', but PyTorch sees no GPU here; take cpu")
     return given
 
@@ -520,13 +607,31 @@ def _train_one(
 
 
 def _run_all(
-    configs: "list[RunConfig]", folder: Path, *, workers: int | None, device: str
+    configs: "list[RunConfig]",
+    folder: Path,
+    *,
+    workers: int | None,
+    device: str,
+    launcher: Launcher = "processes",
 ) -> "list[Run]":
     from statetrack.training import run_many
     from statetrack.training.progress import Progress
 
     with Progress(total_runs=len(configs)) as progress:
-        return run_many(configs, folder, workers=workers, device=device, watch=progress).runs
+        sweep = run_many(
+            configs, folder, workers=workers, device=device, watch=progress, launcher=launcher
+        )
+    return sweep.runs
+
+
+def _described(config: "RunConfig") -> str:
+    """A run in one line."""
+    from statetrack.training.progress import label
+
+    layers, rate = config.model.num_layers, config.optimizer.lr
+    return (
+        f"{label(config)}, {layers} layers, lr {rate:g}, {config.steps} steps, seed {config.seed}"
+    )
 
 
 def _failures(runs: "list[Run]") -> int:

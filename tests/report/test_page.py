@@ -1,5 +1,6 @@
 """The page: structure, escaping, what is missing, determinism; and the command."""
 
+import json
 import re
 import shutil
 import sys
@@ -13,9 +14,10 @@ import torch
 from statetrack import tasks
 from statetrack.cli import main
 from statetrack.report import build, read_runs, render, write_report
-from statetrack.report.spectra import MAX_DOTS, eigenvalues, spectrum
+from statetrack.report.spectra import spectrum
 from statetrack.report.tables import group_runs
 from statetrack.training import Run, RunConfig, run
+from statetrack.training.audits import MAX_DOTS, audit_run, eigenvalues
 from tests.report.folders import parity, scores, write_run
 from tests.training import tiny
 
@@ -96,7 +98,7 @@ def test_the_table_shows_what_the_records_say(trained: Path) -> None:
     signed = by_model["DeltaNet [-1, 1]"]
     assert signed["best"] == f"{values[1]:.3f}"
     assert signed["median"] == f"{sum(values) / 2:.3f}"
-    assert signed["spread"] == f"±{(values[1] - values[0]) / 2:.3f}"
+    assert signed["spread"] == f"{values[1] - values[0]:.3f}"
     assert (signed["seeds"], signed["judged lengths"], signed["rate"]) == ("2", "8–12", "0.001")
     assert by_model["SLSTM"]["spread"] == "–"
     assert all(line["paper’s best"] == "" for line in by_model.values())
@@ -115,6 +117,37 @@ def test_the_page_needs_nothing_beside_itself(trained: Path) -> None:
     assert 'name="viewport"' in text and "@media print" in text
     for section in ("table", "lengths", "learning", "spectra", "configs", "missing"):
         assert section in page.ids and f"#{section}" in page.links
+
+
+def test_every_number_links_to_the_record_behind_it(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pages" / "one.html"
+    links = [link for link in Page(write_report(read_runs([trained]), out).read_text()).links]
+    files = [link for link in links if link.endswith(".jsonl")]
+    behind = [(out.parent / link).resolve() for link in files]
+    assert all(path.is_file() for path in behind)
+    best = max(
+        (Run(trained / tiny.config(seed=s, data_seed=s).fingerprint) for s in (0, 1)),
+        key=lambda member: member.last("scaled_accuracy") or 0.0,
+    )
+    # best, median and spread of the two seeds; best and median of the two models with one seed
+    assert len(behind) == 3 + 2 + 2
+    assert behind.count(best.folder.resolve() / "records.jsonl") == 2
+    assert not any(link.endswith("audit.json") for link in links)
+
+
+def test_an_audit_speaks_for_the_weights(trained: Path, tmp_path: Path) -> None:
+    member = Run(shutil.copytree(trained / tiny.config().fingerprint, tmp_path / "runs" / "one"))
+    (group,) = group_runs([member])
+    from_weights = spectrum(group)
+    found = audit_run(member, lengths=(8,), sequences=4)
+    found["horizon"]["exact_to"]["0.99"] = 4321
+    (member.folder / "audit.json").write_text(json.dumps(found))
+    (member.folder / "model.safetensors").unlink()
+    assert spectrum(group) == from_weights
+    page = Page(write_report([member], tmp_path / "x.html").read_text())
+    head, line = page.tables[0]
+    assert line[head.index("exact to")] == "4321"
+    assert "runs/one/audit.json" in page.links
 
 
 def test_spots_say_the_values_of_the_curves(trained: Path) -> None:
@@ -150,11 +183,11 @@ def test_eigenvalues_of_each_layer_come_from_its_own_input(trained: Path) -> Non
     model = Run(trained / tiny.config().fingerprint).model()
     words = [torch.tensor([1, 2, 2]), torch.tensor([2])]
     (values,) = eigenvalues(model, words)
-    assert values.shape == (4 * 8,)  # tokens times the width
+    assert values.shape == (4, 2, 4)  # tokens, heads, keys
     block = model.backbone.blocks[0]
     x = block.mixer_norm(model.embedding(words[0][None]))  # type: ignore[operator, union-attr]
-    expected = block.mixer.transitions(x).eigenvalues().flatten()  # type: ignore[operator, union-attr]
-    torch.testing.assert_close(values[:24].real, expected.detach().double())
+    expected = block.mixer.transitions(x).eigenvalues()[0]  # type: ignore[operator, union-attr]
+    torch.testing.assert_close(values[:3].real, expected.detach().double())
 
 
 def test_complex_eigenvalues_of_two_layers(tmp_path: Path) -> None:
@@ -262,12 +295,16 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("records.jsonl", '{"step": 1}\n'),
         ("records.jsonl", "[1]\n"),
         ("run.json", "[]"),
+        ("audit.json", "{}"),
     ):
-        kept = (broken / name).read_text()
+        kept = (broken / name).read_text() if (broken / name).exists() else None
         (broken / name).write_text(content)
         error = said(str(good), str(tmp_path / "runs"))
         assert f"{broken} is broken: {name}" in error
-        (broken / name).write_text(kept)
+        if kept is None:
+            (broken / name).unlink()
+        else:
+            (broken / name).write_text(kept)
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "x.html")]) == 0
 
 

@@ -23,7 +23,9 @@ def test_best_median_and_spread_are_of_the_rate_with_the_greatest_median(tmp_pat
     (group,) = group_runs(runs)
     found = row(group)
     assert (found.rate, found.best, found.median) == (1e-3, 0.8, 0.5)
-    assert found.deviation == pytest.approx(0.3)  # of 0.4, 0, 0.3
+    assert found.spread == pytest.approx(0.7)
+    by_seed = {run.config.seed: run.folder for run in group.chosen}
+    assert found.behind == (by_seed[2], by_seed[1], by_seed[0])
     assert (found.seeds, found.missing) == (3, 0)
     assert found.lengths == (8, 12)
     assert [run.config.seed for run in group.chosen] == [0, 1, 2]
@@ -37,7 +39,7 @@ def test_one_seed_has_no_spread_and_unfinished_runs_are_missing(tmp_path: Path) 
     silent = write_run(tmp_path, parity(3), [Record(12, "train", "loss", 0.5)])
     (group,) = group_runs([done, failed, killed, silent])
     found = row(group)
-    assert (found.best, found.median, found.deviation) == (0.25, 0.25, None)
+    assert (found.best, found.median, found.spread) == (0.25, 0.25, None)
     assert (found.seeds, found.missing) == (1, 3)
     reasons = {one.run: one.reason for one in absent([group])}
     assert reasons == {
@@ -50,7 +52,8 @@ def test_one_seed_has_no_spread_and_unfinished_runs_are_missing(tmp_path: Path) 
 def test_no_number_is_none(tmp_path: Path) -> None:
     (group,) = group_runs([write_run(tmp_path, parity(), [], finished=False)])
     found = row(group)
-    assert (found.best, found.median, found.deviation, found.rate, found.trained) == (None,) * 5
+    assert (found.best, found.median, found.spread, found.rate, found.trained) == (None,) * 5
+    assert found.behind == ()
     assert by_length(group).points == () and by_step(group, "loss", "train").points == ()
 
 
@@ -142,6 +145,13 @@ def test_groups_are_in_order_and_labels_differ(tmp_path: Path) -> None:
     ]
 
 
+def test_models_of_two_depths_are_told_apart_by_it_alone(tmp_path: Path) -> None:
+    deep = replace(tiny.model(), num_layers=2, mlp_out_std=0.5)
+    runs = [write_run(tmp_path, parity(model=m), scores(0.5)) for m in (tiny.model(), deep)]
+    labels = [group.label for group in group_runs(runs)]
+    assert labels == ["DeltaNet [-1, 1] (1 layer)", "DeltaNet [-1, 1] (2 layers)"]
+
+
 def test_a_run_found_twice_counts_once_and_finished_wins(tmp_path: Path) -> None:
     cut = write_run(tmp_path / "a", parity(), scores(0.1), finished=False)
     whole = write_run(tmp_path / "b", parity(), scores(0.5))
@@ -172,6 +182,20 @@ def test_the_papers_number_only_where_it_has_one() -> None:
     half = paper_config("DeltaNet", vocab_size=3, eigen_range=(-0.5, 1.0))
     assert best_in_paper(paper_run(model=half)) is None
     assert best_in_paper(paper_run(model=paper_config("GLA", vocab_size=3))) is None
+
+
+def test_numbers_the_paper_gives_in_words() -> None:
+    simple = paper_config("Diagonal", vocab_size=3, d_model=10, eigen_range=(-1.0, 1.0))
+    assert best_in_paper(paper_run(model=simple)) == 1.0
+
+    def swaps(layers: int, low: float, length: int = 500) -> float | None:
+        sizes = {"vocab_size": 127, "num_layers": layers}
+        model = paper_config("DeltaNet", **sizes, eigen_range=(low, 1.0))
+        evaluation = EvaluationConfig(lengths=(length, length))
+        return best_in_paper(paper_run(task="s5_swaps", model=model, evaluation=evaluation))
+
+    assert (swaps(1, -1.0), swaps(1, 0.0), swaps(5, 0.0)) == (1.0, 0.0, 0.0)
+    assert (swaps(5, -1.0), swaps(1, -1.0, 499)) == (None, None)
 
 
 def _brackets() -> object:

@@ -29,6 +29,7 @@ DASHES = ("", "6 2.5", "1.5 2", "8 2 1.5 2")
 
 MARKERS = "osD^vP"
 SIZE = (4.6, 3.0)
+LEGEND_ROW = 0.18  # inches
 DPI = 72  # SVG's points: a figure's pixels are the picture's units
 AXES_GREY = "#808080"
 SETTINGS: dict[Any, Any] = {
@@ -147,12 +148,17 @@ def curves_picture(
         axes.set_ylim(min(y_range[0], least - 0.05), y_range[1])
     axes.set_xlim(left=0)
     if legend:
+        rows = -(-len(curves) // 2)
+        figure.set_size_inches(SIZE[0], SIZE[1] + LEGEND_ROW * rows)
         figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=2)
     return Picture(name, title, figure, tuple(hits))
 
 
-def spectrum_picture(name: str, spectrum: Spectrum) -> Picture:
-    """The eigenvalues in the complex plane; where all are real, each above with its share."""
+def spectrum_picture(name: str, spectrum: Spectrum, *, heading: str | None = None) -> Picture:
+    """The eigenvalues in the complex plane; where all are real, each above with its share.
+
+    `heading` is written above the axes, for a picture that stands alone.
+    """
     figure, axes = _canvas()
     layers = sorted({dot.layer for dot in spectrum.dots})
     real = all(dot.imag == 0 for dot in spectrum.dots)
@@ -194,9 +200,11 @@ def spectrum_picture(name: str, spectrum: Spectrum) -> Picture:
         axes.set(xlabel="real part", ylabel="imaginary part", ylim=(-reach, reach))
     axes.set_xlim(-reach, reach)
     axes.locator_params(axis="x", nbins=5)
+    if heading is not None:
+        axes.set_title(heading, fontsize=9.5)
     if len(layers) > 1:
         figure.legend(loc="outside upper left", fontsize=8, frameon=False, ncols=4)
-    return Picture(name, spectrum.label, figure, tuple(hits))
+    return Picture(name, heading or spectrum.label, figure, tuple(hits))
 
 
 def _no_ticks() -> "Locator":

@@ -1,14 +1,20 @@
 """The report's input and output: run folders, the page, and its plots as files of their own."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from statetrack.report import figures
+from statetrack.report.book import make_book
 from statetrack.report.page import build, pictures, render, report_styles
+from statetrack.report.tables import exact_length
 from statetrack.training import Run, find_runs
 from statetrack.training.files import write_atomically
+from statetrack.training.plans import Plan
 
-__all__ = ["read_runs", "write_report"]
+__all__ = ["read_runs", "write_book", "write_report"]
+
+SUMMARY = "summary.json"
 
 
 def read_runs(paths: Iterable[Path | str]) -> list[Run]:
@@ -36,6 +42,7 @@ def _check(run: Run) -> None:
         "records.jsonl": lambda: sum(record.value for record in run.records),
         "run.json": lambda: run.info.get("wall_s"),
         "error.txt": lambda: run.error,
+        "audit.json": lambda: exact_length(run),
     }
     for name, read in readers.items():
         try:
@@ -48,8 +55,10 @@ def _check(run: Run) -> None:
 def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -> Path:
     """Writes the page to `out`; with `plots`, PNG and SVG files to the folder `<out>_plots` too."""
     out = Path(out)
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; give the name of a file, as in {out / 'report.html'}")
     report = build(runs)
-    page = render(report)
+    page = render(report, base=out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode())
     if plots:
@@ -62,3 +71,32 @@ def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -
                 write_atomically(folder / f"{picture.name}.svg", svg.encode())
                 write_atomically(folder / f"{picture.name}.png", figures.to_png(picture))
     return out
+
+
+def write_book(plans: Sequence[Plan], root: Path | str, page: Path | str) -> list[Path]:
+    """Writes the results page, its pictures beside it and `root`/summary.json.
+
+    Pictures go to images/<name of the page>/, where they replace those of the page before. What was
+    written is returned, the page first.
+    """
+    root, page = Path(root), Path(page)
+    if not root.is_dir():
+        raise ValueError(
+            f"{root} is no folder; give the one that holds the runs of each experiment"
+        )
+    runs = {plan.folder: find_runs(root / plan.folder) for plan in plans}
+    for members in runs.values():
+        for run in members:
+            _check(run)
+    book = make_book(plans, runs, root, page)
+    folder = page.parent / "images" / page.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {folder / f"{name}.png": picture for name, picture in book.pictures.items()}
+    for path, picture in kept.items():
+        write_atomically(path, figures.to_png(picture))
+    for path in set(folder.glob("*.png")) - kept.keys():
+        path.unlink()
+    write_atomically(page, book.text.encode())
+    rows = ",\n ".join(json.dumps(row, allow_nan=False) for row in book.summary)
+    write_atomically(root / SUMMARY, f"[\n {rows}\n]\n".encode())
+    return [page, root / SUMMARY, *kept]

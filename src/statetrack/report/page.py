@@ -1,11 +1,14 @@
 """One self-contained page: everything in it is text made here, nothing is fetched."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from statetrack.report import figures
 from statetrack.report.figures import Picture, Style, curves_picture, spectrum_picture
@@ -24,7 +27,7 @@ from statetrack.report.tables import (
 )
 from statetrack.training import Run
 
-__all__ = ["Report", "TaskReport", "build", "pictures", "render"]
+__all__ = ["Report", "TaskReport", "address", "build", "pictures", "render"]
 
 METRICS = {"scaled_accuracy": "scaled accuracy", "sequence_accuracy": "faultless sequences"}
 
@@ -203,8 +206,12 @@ def report_styles(report: Report) -> dict[str, Style]:
     return figures.styles([row.model for task in report.tasks for row in task.rows])
 
 
-def render(report: Report) -> str:
-    """The page. The same report gives the same text."""
+def render(report: Report, *, base: Path | None = None) -> str:
+    """The page. The same report gives the same text.
+
+    `base` is the folder that the page will be in: numbers are then links to the records behind
+    them. Without it there are none, and the page needs no neighbours at all.
+    """
     try:
         import jinja2
     except ImportError as error:
@@ -218,6 +225,7 @@ def render(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = _number
+    environment.filters["address"] = lambda folder, name: address(folder / name, base)
     style = report_styles(report)
     shown = [
         (task, pictures(task, index, style, legend=False))
@@ -229,9 +237,20 @@ def render(report: Report) -> str:
         style=style,
         metrics=METRICS,
         svg=svg,
+        base=base,
         css=Markup(_resource("page.css")),
         js=Markup(_resource("page.js")),
     )
+
+
+def address(path: Path, base: Path | None) -> str:
+    """A relative link to `path` from a page in the folder `base`.
+
+    >>> address(Path("results/a b/records.jsonl"), Path("docs"))
+    '../results/a%20b/records.jsonl'
+    """
+    relative = os.path.relpath(path.resolve(), (base or Path()).resolve())
+    return quote(Path(relative).as_posix())
 
 
 def _resource(name: str) -> str:

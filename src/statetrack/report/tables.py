@@ -4,13 +4,15 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from statetrack import tasks
 from statetrack.report.paper import best_in_paper
 from statetrack.training import Record, Run, RunConfig
+from statetrack.training.audits import read_audit
 from statetrack.training.progress import model_label
-from statetrack.training.selection import best_rate, values_of
+from statetrack.training.selection import best_rate, metric_of, recipe, values_of
 
 __all__ = [
     "Absent",
@@ -21,8 +23,11 @@ __all__ = [
     "absent",
     "by_length",
     "by_step",
+    "exact_length",
+    "group_of",
     "group_runs",
-    "metric_of",
+    "labels",
+    "order",
     "row",
     "trained_tokens",
 ]
@@ -32,6 +37,9 @@ MAX_BINS = 32
 
 MAX_STEPS = 60
 """Points of a learning curve; beyond that, evenly chosen ones and the last."""
+
+
+DEPTH = "model.num_layers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +67,13 @@ class Group:
         """Any config of the group."""
         return (self.chosen or self.runs)[0].config
 
+    @property
+    def ranked(self) -> list[Run]:
+        """The chosen runs, best first, equal ones by seed."""
+        return sorted(
+            self.chosen, key=lambda run: (-(run.last(self.metric) or 0.0), run.config.seed)
+        )
+
 
 @dataclass(frozen=True)
 class Row:
@@ -69,9 +84,12 @@ class Row:
         lengths: the lengths it is judged on.
         trained: the median over seeds on the test words no longer than those trained on.
         best, median: over the seeds of that rate, on `lengths`.
-        deviation: the median distance from the median; one seed has none.
+        spread: the greatest less the least; one seed has none.
         seeds, missing: runs with a value at that rate, and runs of any rate without one.
         paper: the paper's best.
+        exact: see `exact_length`, of the best run.
+        behind: the folders of the runs behind best, median and spread: the best run, the middle one
+            and the worst. Empty without a number.
     """
 
     task: str
@@ -82,10 +100,12 @@ class Row:
     trained: float | None
     best: float | None
     median: float | None
-    deviation: float | None
+    spread: float | None
     seeds: int
     missing: int
     paper: float | None
+    exact: int | None
+    behind: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -117,11 +137,6 @@ class Absent:
     reason: str
 
 
-def metric_of(config: RunConfig) -> str:
-    """Faultless sequences where every prefix is asked, scaled accuracy where only the end is."""
-    return "sequence_accuracy" if _judge(config).dense else "scaled_accuracy"
-
-
 def _judge(config: RunConfig) -> tasks.Task:
     return tasks.get(config.evaluation.task or config.task)
 
@@ -140,21 +155,14 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
             unique[run.config.fingerprint] = run
     found: dict[str, list[Run]] = {}
     for run in sorted(unique.values(), key=lambda run: (run.config.seed, run.config.fingerprint)):
-        found.setdefault(json.dumps(_recipe(run.config), sort_keys=True), []).append(run)
-    groups = sorted(found.values(), key=_order)
-    return [_group(label, members) for label, members in zip(_labels(groups), groups, strict=True)]
+        found.setdefault(json.dumps(recipe(run.config), sort_keys=True), []).append(run)
+    groups = sorted(found.values(), key=lambda members: order(members[0].config))
+    names = labels([members[0].config for members in groups])
+    return [group_of(label, members) for label, members in zip(names, groups, strict=True)]
 
 
-def _recipe(config: RunConfig) -> dict[str, Any]:
-    """The config without what a group varies."""
-    fields = config.to_dict()
-    del fields["seed"], fields["data_seed"]
-    fields["optimizer"] = {k: v for k, v in fields["optimizer"].items() if k != "lr"}
-    return fields
-
-
-def _order(runs: list[Run]) -> tuple[Any, ...]:
-    config = runs[0].config
+def order(config: RunConfig) -> tuple[Any, ...]:
+    """By task, then model, then range and size."""
     options = config.model.mixer_options
     low = (options.get("eigen_range") or (0.0, 1.0))[0]
     factors = options.get("num_householders", 0)
@@ -162,18 +170,25 @@ def _order(runs: list[Run]) -> tuple[Any, ...]:
     return (*place, config.model.d_model, config.steps, config.to_json())
 
 
-def _labels(groups: Sequence[list[Run]]) -> list[str]:
+def labels(configs: Sequence[RunConfig]) -> list[str]:
     """Model and range, and where that is not enough, the settings that differ."""
-    configs = [runs[0].config for runs in groups]
     names = [(config.task, model_label(config)) for config in configs]
-    labels = []
+    found = []
     for name, config in zip(names, configs, strict=True):
-        alike = [_flat(_recipe(c)) for n, c in zip(names, configs, strict=True) if n == name]
-        mine = _flat(_recipe(config))
+        alike = [_flat(recipe(c)) for n, c in zip(names, configs, strict=True) if n == name]
+        mine = _flat(recipe(config))
         differing = [key for key in mine if any(other.get(key) != mine[key] for other in alike)]
-        shown = ", ".join(f"{key.split('.')[-1]}={mine[key]}" for key in differing)
-        labels.append(f"{name[1]} ({shown})" if shown else name[1])
-    return labels
+        if len({other[DEPTH] for other in alike}) == len(alike) > 1:
+            differing = [DEPTH]  # other settings follow the depth
+        shown = ", ".join(_setting(key.split(".")[-1], mine[key]) for key in differing)
+        found.append(f"{name[1]} ({shown})" if shown else name[1])
+    return found
+
+
+def _setting(name: str, value: Any) -> str:
+    if name == DEPTH.split(".")[-1]:
+        return f"{value} layer" + "s" * (value != 1)
+    return f"{name}={value}"
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -184,7 +199,8 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _group(label: str, runs: list[Run]) -> Group:
+def group_of(label: str, runs: Sequence[Run]) -> Group:
+    """Runs of one recipe under a name."""
     config = runs[0].config
     metric = metric_of(config)
     rate, chosen = best_rate(runs, metric)
@@ -194,10 +210,8 @@ def _group(label: str, runs: list[Run]) -> Group:
 def row(group: Group) -> Row:
     """The group's line of the table: the best seed of the rate with the greatest median."""
     values = values_of(group.chosen, group.metric)
-    median = statistics.median(values) if values else None
-    deviation = None
-    if median is not None and len(values) > 1:
-        deviation = statistics.median(abs(value - median) for value in values)
+    ranked = group.ranked
+    middle = (len(ranked) - 1) // 2
     within = [v for run in group.chosen if (v := _within_training(run)) is not None]
     lengths = group.config.evaluation.lengths
     assert lengths is not None
@@ -209,12 +223,22 @@ def row(group: Group) -> Row:
         lengths=lengths,
         trained=statistics.median(within) if within else None,
         best=max(values, default=None),
-        median=median,
-        deviation=deviation,
+        median=statistics.median(values) if values else None,
+        spread=max(values) - min(values) if len(values) > 1 else None,
         seeds=len(values),
         missing=sum(not run.finished or run.last(group.metric) is None for run in group.runs),
         paper=best_in_paper(group.config),
+        exact=exact_length(ranked[0]) if ranked else None,
+        behind=tuple(run.folder for run in (ranked[0], ranked[middle], ranked[-1]))
+        if ranked
+        else (),
     )
+
+
+def exact_length(run: Run) -> int | None:
+    """The greatest length up to which the run's audit found 99 % right; `None` if there is none."""
+    audit = read_audit(run)
+    return None if audit is None else audit["horizon"]["exact_to"].get("0.99")
 
 
 def _within_training(run: Run) -> float | None:

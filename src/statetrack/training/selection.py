@@ -1,11 +1,32 @@
-"""The paper's rule for choosing a learning rate: the greatest median over seeds."""
+"""Which runs belong together, and the paper's rule for choosing among them.
+
+Runs that differ in seed and learning rate alone are one cell of a table. The rate is the one with
+the greatest median over seeds.
+"""
 
 import statistics
 from collections.abc import Iterable
+from typing import Any
 
+from statetrack import tasks
+from statetrack.training.config import RunConfig
 from statetrack.training.runs import Run
 
-__all__ = ["best_rate", "values_of"]
+__all__ = ["best_rate", "best_run", "metric_of", "recipe", "values_of"]
+
+
+def recipe(config: RunConfig) -> dict[str, Any]:
+    """The config without what the runs of one cell differ in: seeds and learning rate."""
+    fields = config.to_dict()
+    del fields["seed"], fields["data_seed"]
+    fields["optimizer"] = {k: v for k, v in fields["optimizer"].items() if k != "lr"}
+    return fields
+
+
+def metric_of(config: RunConfig) -> str:
+    """Faultless sequences where every prefix is asked, scaled accuracy where only the end is."""
+    judge = tasks.get(config.evaluation.task or config.task)
+    return "sequence_accuracy" if judge.dense else "scaled_accuracy"
 
 
 def best_rate(runs: Iterable[Run], metric: str) -> tuple[float | None, list[Run]]:
@@ -22,6 +43,16 @@ def best_rate(runs: Iterable[Run], metric: str) -> tuple[float | None, list[Run]
     medians = {rate: statistics.median(values_of(by_rate[rate], metric)) for rate in by_rate}
     rate = max(sorted(by_rate), key=medians.__getitem__)
     return rate, by_rate[rate]
+
+
+def best_run(runs: Iterable[Run], metric: str) -> Run | None:
+    """The run whose number stands in the table: the best seed of the chosen rate.
+
+    Of equal ones the smallest seed; `None` where no run has a value.
+    """
+    _, chosen = best_rate(runs, metric)
+    ordered = sorted(chosen, key=lambda run: (run.config.seed, run.config.fingerprint))
+    return max(ordered, key=lambda run: run.last(metric) or float("-inf"), default=None)
 
 
 def values_of(runs: Iterable[Run], metric: str) -> list[float]:

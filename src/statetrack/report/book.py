@@ -1,0 +1,386 @@
+"""The results page in Markdown: stories, tables beside the paper's numbers, pictures, empty cells.
+
+Everything on it comes from the run folders, from the plans that say which runs there should be, and
+from two files written by hand beside the runs: stories.md and remarks.json.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statetrack.report.cells import Cell, cells, summary_row
+from statetrack.report.figures import Picture, curves_picture, spectrum_picture, styles
+from statetrack.report.page import METRICS, address
+from statetrack.report.paper import best_in_paper
+from statetrack.report.spectra import spectrum
+from statetrack.report.tables import Curve, Point, by_length, by_step, trained_tokens
+from statetrack.training import Run
+from statetrack.training.audits import AUDIT, read_audit
+from statetrack.training.plans import Plan
+from statetrack.training.runs import RECORDS
+
+__all__ = ["Book", "make_book"]
+
+STORIES, REMARKS = "stories.md", "remarks.json"
+STATES = Path("states") / "states.json"
+SHOWN_HEADS = 8
+SHOWN_STATES = 24
+
+HEADER = """\
+<!-- Made by `{command}`: edit {root}/{stories}, {root}/{remarks} or the runs, not this file. -->
+
+# Results
+
+Every number here is a link to the records it was read from: for *best* those of the best seed, for
+*median* of the seed in the middle, for *spread* of the worst one. The learning rate is the one with
+the greatest median over seeds; *spread* is the greatest less the least, and one seed has none.
+*Scaled accuracy* is 0 for a guess and 1 for a solution, over the lengths beyond training; of
+*faultless sequences* every answer is right up to the greatest length. *Exact to* is the longest
+tested length up to which the best run answers at least 99 % of the words rightly. The paper's
+numbers are those of its first text, for the same task, model, range and lengths. What was not run
+stays an empty cell, with the command that fills it. Where the paper's versions differ, `ran` has
+the steps and batches that its published results were made with, and `iclr` is its final text.
+
+| experiment | what it shows | cells filled |
+|---|---|---|
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Book:
+    """The page, its pictures by file name, and the rows of summary.json."""
+
+    text: str
+    pictures: dict[str, Picture]
+    summary: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where things are: the results, the page and the name of its folder of pictures."""
+
+    root: Path
+    page: Path
+    images: str
+
+    def link(self, text: str, path: Path) -> str:
+        return f"[{text}]({address(path, self.page.parent)})"
+
+    def image(self, name: str, picture: Picture) -> str:
+        return f'<img src="{self.images}/{name}.png" width="49%" alt="{picture.title}">'
+
+
+def make_book(
+    plans: Sequence[Plan], runs: Mapping[str, Sequence[Run]], root: Path, page: Path
+) -> Book:
+    """The page that stands at `page`, from the runs of each plan's folder in `root`."""
+    place = _Place(root, page, f"images/{page.stem}")
+    tables = {plan.folder: cells(plan, runs.get(plan.folder, ())) for plan in plans}
+    names = list(dict.fromkeys(plan.experiment for plan in plans))
+    stories = _stories(root / STORIES, [*names, "states"])
+    remarks = _remarks(root / REMARKS, [cell.key for table in tables.values() for cell in table])
+    pictures: dict[str, Picture] = {}
+    lines = []
+    sections = []
+    for name in names:
+        mine = [plan for plan in plans if plan.experiment == name]
+        table = [cell for plan in mine for cell in tables[plan.folder]]
+        filled = sum(cell.row is not None for cell in table)
+        called = f"{name} ({mine[0].paper_label})" if mine[0].paper_label else name
+        anchor = re.sub(r"[^a-z0-9-]", "", called.replace(" ", "-"))
+        lines.append(f"| [{name}](#{anchor}) | {mine[0].summary} | {filled} of {len(table)} |")
+        sections += [f"\n## {called}\n", stories.get(name, f"{mine[0].summary}.")]
+        for plan in mine:
+            sections += _plan_section(plan, tables[plan.folder], remarks, place, pictures)
+        if name == names[0]:
+            sections += _states_section(stories.get("states", ""), place, pictures)
+    shown = page.name if page.is_absolute() else page.as_posix()
+    command = f"statetrack report {root.name} --markdown {shown}"
+    header = HEADER.format(command=command, root=root.name, stories=STORIES, remarks=REMARKS)
+    text = header + "\n".join([*lines, *sections]) + "\n"
+    summary = [summary_row(cell, root) for table in tables.values() for cell in table]
+    return Book(text, pictures, summary)
+
+
+# -- what is written by hand --------------------------------------------------------------------
+
+
+def _stories(path: Path, known: Iterable[str]) -> dict[str, str]:
+    """The text below each `# experiment` of a file."""
+    if not path.exists():
+        return {}
+    _, *parts = re.split(r"^# +(.+?) *\n", path.read_text(), flags=re.MULTILINE)
+    found = {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    _refuse_strangers(path, found, known)
+    return {name: text for name, text in found.items() if text}
+
+
+def _remarks(path: Path, known: Iterable[str]) -> dict[str, str]:
+    """Cell -> sentence."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_bytes())
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError(f"{path} must be an object of sentences, one for each cell it is about")
+    _refuse_strangers(path, found, known)
+    return found
+
+
+def _refuse_strangers(path: Path, found: Iterable[str], known: Iterable[str]) -> None:
+    """A text that would silently not be shown is a mistake."""
+    there = list(known)
+    for name in found:
+        if name not in there:
+            raise ValueError(
+                f"{path} is about {name!r}, which is not on the page; there are {there}"
+            )
+
+
+# -- one plan -----------------------------------------------------------------------------------
+
+
+def _plan_section(
+    plan: Plan,
+    table: Sequence[Cell],
+    remarks: Mapping[str, str],
+    place: _Place,
+    pictures: dict[str, Picture],
+) -> list[str]:
+    whose = f", version {plan.version}" if plan.version else ""
+    metrics = sorted({METRICS[cell.row.metric] for cell in table if cell.row is not None})
+    judged = f" Judged by {' and '.join(metrics)}." if metrics else ""
+    lines = [
+        f"\n### {plan.experiment}: {plan.scale} scale{whose}\n",
+        f"`{plan.command(place.root.name)}`{judged}\n",
+        "| task | model | layers | paper | best | median | spread | seeds | steps × batch "
+        "| exact to | remark |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    lines += [_table_line(cell, remarks.get(cell.key), place) for cell in table]
+    lines += _audit_table(table, place)
+    lines += _curves(plan, table, place, pictures)
+    lines += _spectra(plan, table, place, pictures)
+    return lines
+
+
+def _table_line(cell: Cell, remark: str | None, place: _Place) -> str:
+    config, found = cell.config, cell.row
+    said = [remark] if remark else []
+    numbers = [""] * 5
+    if found is None:
+        said.insert(0, _why_empty(cell, place))
+    else:
+        records = [folder / RECORDS for folder in found.behind]
+        values = (found.best, found.median, found.spread)
+        numbers = [
+            "" if value is None else place.link(f"{value:.3f}", record)
+            for value, record in zip(values, records, strict=True)
+        ]
+        numbers.append(str(found.seeds))
+        exact = None if found.exact is None else str(found.exact)
+        numbers.append(place.link(exact, found.behind[0] / AUDIT) if exact else "")
+        said += [f"({', '.join(short)})"] if (short := cell.unlike_the_plan()) else []
+    *scores, seeds, exact_to = numbers
+    from_paper = best_in_paper(config)
+    columns = (
+        config.task,
+        cell.label,
+        str(config.model.num_layers),
+        "" if from_paper is None else f"{from_paper:.3f}",
+        *scores,
+        seeds,
+        f"{config.steps:,} × {config.batch}",
+        exact_to,
+        " ".join(said),
+    )
+    return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"
+
+
+def _why_empty(cell: Cell, place: _Place) -> str:
+    why = "not run"
+    if cell.group is not None:
+        errors = [run.error for run in cell.group.runs if run.error]
+        why = errors[0].strip().splitlines()[-1] if errors else "not finished"
+    return f"{why}: `{cell.command(place.root.name)}`"
+
+
+# -- audits -------------------------------------------------------------------------------------
+
+
+def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
+    """How far the best runs carry, and which of their heads reach down to -1."""
+    audited = [(cell, found) for cell in table if (found := _audit_of(cell)) is not None]
+    lengths = sorted({length for _, found in audited for length, _ in found["horizon"]["accuracy"]})
+    if not audited:
+        return []
+    heading = "".join(f" {length} |" for length in lengths)
+    lines = [
+        "\nThe best runs audited: the lowest eigenvalue of any A(x), the heads that go below -0.99 "
+        "and the share of words answered rightly at each length.\n",
+        f"| task | model | lowest | heads below -0.99 | the lowest head, by token |{heading}",
+        "|---|---|--:|---|---|" + "--:|" * len(lengths),
+    ]
+    for cell, found in audited:
+        assert cell.best is not None
+        record = cell.best.folder / AUDIT
+        accuracy = {length: share for length, share in found["horizon"]["accuracy"]}
+        lowest = min((layer["lowest"] for layer in found["layers"]), default=None)
+        columns = [
+            cell.config.task,
+            cell.label,
+            "" if lowest is None else place.link(f"{lowest:.3f}", record),
+            found["note"] or "; ".join(_low_heads(found["layers"])) or "none",
+            _by_token(found["layers"]),
+            *(
+                place.link(f"{accuracy[length]:.3f}", record) if length in accuracy else ""
+                for length in lengths
+            ),
+        ]
+        lines.append("| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |")
+    return lines
+
+
+def _audit_of(cell: Cell) -> dict[str, Any] | None:
+    return None if cell.best is None else read_audit(cell.best)
+
+
+def _low_heads(layers: Sequence[Mapping[str, Any]]) -> list[str]:
+    said = []
+    for number, layer in enumerate(layers, 1):
+        heads = layer["heads_below"]["-0.99"]
+        if heads:
+            which = f" ({', '.join(map(str, heads))})" if len(heads) <= SHOWN_HEADS else ""
+            said.append(f"layer {number}: {len(heads)} of {layer['heads']}{which}")
+    return said
+
+
+def _by_token(layers: Sequence[Mapping[str, Any]]) -> str:
+    """The lowest head of all, and its lowest eigenvalue on each token, at most four of them."""
+    heads = [
+        (min(least for least, _ in head["by_token"].values()), number, head)
+        for number, layer in enumerate(layers, 1)
+        for head in layer["low_heads"]
+    ]
+    if not heads:
+        return ""
+    _, number, head = min(heads, key=lambda item: item[:2])
+    rows = sorted(head["by_token"].items(), key=lambda item: (item[1][0], item[0]))
+    shown = [f"`{token}` {least:.2f}" for token, (least, _) in rows]
+    if len(shown) > 4:
+        shown = [*shown[:2], "…", shown[-1]]
+    return f"layer {number}, head {head['head']}: {', '.join(shown)}"
+
+
+# -- pictures -----------------------------------------------------------------------------------
+
+
+def _curves(
+    plan: Plan, table: Sequence[Cell], place: _Place, pictures: dict[str, Picture]
+) -> list[str]:
+    lines = []
+    for task in dict.fromkeys(cell.config.task for cell in table):
+        groups = [
+            cell.group
+            for cell in table
+            if cell.config.task == task and cell.group is not None and cell.group.chosen
+        ]
+        if not groups:
+            continue
+        metric = groups[0].metric
+        style = styles([group.label for group in groups])
+        ends = {trained_tokens(group.config) for group in groups}
+        drawn = {
+            "length": curves_picture(
+                f"{plan.folder}-{_slug(task)}-length",
+                f"{task}: {METRICS[metric]} against length",
+                [curve for group in groups if (curve := by_length(group)).points],
+                style,
+                x_label="tokens read",
+                y_label=METRICS[metric],
+                y_range=(-0.1, 1.04),
+                mark=float(ends.pop()) if len(ends) == 1 else None,
+                legend=True,
+            ),
+            "learning": curves_picture(
+                f"{plan.folder}-{_slug(task)}-learning",
+                f"{task}: {METRICS[metric]} on the validation set",
+                [by_step(group, metric, "validation") for group in groups],
+                style,
+                x_label="step",
+                y_label=METRICS[metric],
+                y_range=(-0.1, 1.04),
+                legend=True,
+            ),
+        }
+        lines.append(f"\n{task}, against length and against steps:\n")
+        for picture in drawn.values():
+            pictures[picture.name] = picture
+            lines.append(place.image(picture.name, picture))
+    return lines
+
+
+def _spectra(
+    plan: Plan, table: Sequence[Cell], place: _Place, pictures: dict[str, Picture]
+) -> list[str]:
+    lines = []
+    for cell in table:
+        found = _audit_of(cell)
+        if found is None or not found["spectrum"] or cell.group is None:
+            continue
+        seen = spectrum(cell.group)
+        assert seen is not None
+        name = f"{plan.folder}-{_slug(cell.config.task)}-{_slug(cell.label)}-spectrum"
+        picture = spectrum_picture(name, seen, heading=f"{cell.config.task}, {cell.label}")
+        pictures[name] = picture
+        lines.append(place.image(name, picture))
+    return ["\nEigenvalues of A(x) of the best runs:\n", *lines] if lines else []
+
+
+def _slug(text: str) -> str:
+    """For file names; ranges keep their sign.
+
+    >>> _slug("DeltaNet [-1, 1] (5 layers)")
+    'deltanet-m1-1-5-layers'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("[-", "[m")).strip("-")
+
+
+# -- states -------------------------------------------------------------------------------------
+
+
+def _states_section(story: str, place: _Place, pictures: dict[str, Picture]) -> list[str]:
+    """Figure 2, which trains nothing: the state on 1111... for several eigenvalues."""
+    path = place.root / STATES
+    lines = ["\n## states (figure 2)\n", story]
+    if not path.exists():
+        command = f"statetrack reproduce states --out {place.root.name}"
+        return [*lines, f"\nNot run: `{command}`"]
+    tracks = json.loads(path.read_bytes())
+    lines += ["\n| recurrence | eigenvalue | states 1 to 4 | the last two |", "|---|--:|---|---|"]
+    curves = []
+    for track in tracks:
+        states = track["states"]
+        columns = [
+            track["label"],
+            place.link(f"{track['eigenvalue']:g}", path),
+            ", ".join(f"{state:.3g}" for state in states[:4]),
+            ", ".join(f"{state:.5g}" for state in states[-2:]),
+        ]
+        lines.append("| " + " | ".join(columns) + " |")
+        early = enumerate(states[:SHOWN_STATES], 1)
+        points = [Point(float(t), f"token {t}", h, h, h) for t, h in early]
+        curves.append(Curve(track["label"], tuple(points), 1))
+    picture = curves_picture(
+        "states",
+        "the state on 1111...",
+        curves,
+        styles([curve.label for curve in curves]),
+        x_label="ones read",
+        y_label="state",
+        legend=True,
+    )
+    pictures[picture.name] = picture
+    return [*lines, "", place.image(picture.name, picture)]

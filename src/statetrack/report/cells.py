@@ -1,0 +1,167 @@
+"""The cells of a plan's tables: what was planned, and what its run folders say."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from statetrack.report.paper import best_in_paper
+from statetrack.report.tables import Group, Row, group_of, labels, order, row
+from statetrack.training import Run, RunConfig
+from statetrack.training.plans import Plan
+from statetrack.training.progress import label
+from statetrack.training.selection import metric_of, recipe
+
+__all__ = ["KEYS", "Cell", "cells", "summary_row"]
+
+KEYS = (
+    "experiment",
+    "task",
+    "model",
+    "eigen_range",
+    "layers",
+    "scale",
+    "steps",
+    "batch",
+    "metric",
+    "best",
+    "median",
+    "spread",
+    "seeds",
+    "paper",
+    "record",
+)
+"""Of a row of summary.json."""
+
+IDLE = ("log_every", "checkpoint_every")
+IDLE_EVALUATION = ("every", "batch")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One model on one task.
+
+    Attributes:
+        plan: what it belongs to.
+        config: one of its runs, made or planned.
+        label: the model, with whatever tells it from the other models of that task.
+        planned: the runs the plan has for it; empty for runs that are in no plan.
+        group: the runs that were made, and their line of the table; `None` if there are none.
+    """
+
+    plan: Plan
+    config: RunConfig
+    label: str
+    planned: tuple[RunConfig, ...]
+    group: Group | None
+
+    @property
+    def key(self) -> str:
+        """What remarks call it."""
+        return f"{self.plan.folder}/{self.config.task}/{self.label}"
+
+    @cached_property
+    def row(self) -> Row | None:
+        """Its numbers; `None` if no run of it has one."""
+        return row(self.group) if self.group is not None and self.group.chosen else None
+
+    @cached_property
+    def best(self) -> Run | None:
+        """The run whose number stands in the table."""
+        return self.group.ranked[0] if self.group is not None and self.group.chosen else None
+
+    def command(self, out: str) -> str:
+        """What to type to fill it."""
+        name, layers = label(self.config), self.config.model.num_layers
+        depths = {c.model.num_layers for c in self.plan.configs if label(c) == name}
+        return self.plan.command(out, name if depths == {layers} else f"{name}, {layers} layers")
+
+    def unlike_the_plan(self) -> list[str]:
+        """Where the runs that have a number are fewer or other than planned."""
+        if self.group is None or not self.group.chosen:
+            return []
+        if not self.planned:
+            return ["not in the experiment's list of runs"]
+        said = []
+        rates = sorted({config.optimizer.lr for config in self.planned})
+        tried = sorted({run.config.optimizer.lr for run in self.group.runs if run.finished})
+        if tried != rates:
+            said.append(f"learning rate {_list(tried)} of {_list(rates)}")
+        seeds = len({config.seed for config in self.planned})
+        if len(self.group.chosen) < seeds:
+            said.append(f"{len(self.group.chosen)} of {seeds} seeds")
+        return said
+
+
+def _list(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
+    """The plan's cells in its order, then those of runs that are not in it.
+
+    A run belongs to a planned cell if it differs from the plan in seed, learning rate and how often
+    it was looked at alone.
+    """
+    planned: dict[str, list[RunConfig]] = {}
+    for config in plan.configs:
+        planned.setdefault(_key(config), []).append(config)
+    made: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: order(run.config)):
+        made.setdefault(_key(run.config), []).append(run)
+    keys = [*planned, *(key for key in made if key not in planned)]
+    configs = [made[key][0].config if key in made else planned[key][0] for key in keys]
+    return [
+        Cell(
+            plan,
+            config,
+            name,
+            tuple(planned.get(key, ())),
+            group_of(name, made[key]) if key in made else None,
+        )
+        for key, config, name in zip(keys, configs, labels(configs), strict=True)
+    ]
+
+
+def _key(config: RunConfig) -> str:
+    """The same for all runs of a cell."""
+    fields = {name: value for name, value in recipe(config).items() if name not in IDLE}
+    judged = fields["evaluation"]
+    fields["evaluation"] = {k: v for k, v in judged.items() if k not in IDLE_EVALUATION}
+    return json.dumps(fields, sort_keys=True)
+
+
+def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
+    """The cell as a row of summary.json: `KEYS`, with `None` for what is not there.
+
+    `spread` is the greatest less the least over the seeds; `record` is the path of the best run's
+    records, from the folder that holds `root`.
+    """
+    config, found, best = cell.config, cell.row, cell.best
+    options = config.model.mixer_options
+    factors = f" n={options['num_householders']}" if "num_householders" in options else ""
+    between = options.get("eigen_range")
+    record = None
+    if best is not None:
+        record = Path(os.path.relpath(best.folder / "records.jsonl", root.parent)).as_posix()
+    values = (
+        cell.plan.experiment,
+        config.task,
+        f"{config.model.mixer}{factors}",
+        None if between is None else list(between),
+        config.model.num_layers,
+        cell.plan.scale,
+        config.steps,
+        config.batch,
+        metric_of(config),
+        found and found.best,
+        found and found.median,
+        found and found.spread,
+        0 if found is None else found.seeds,
+        best_in_paper(config),
+        record,
+    )
+    return dict(zip(KEYS, values, strict=True))
