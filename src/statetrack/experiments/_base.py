@@ -18,7 +18,8 @@ Version = Literal["shipped", "ran", "workshop", "iclr"]
 """Where the paper's code, its first text and its final text disagree: whose word counts.
 
 - `shipped`: the published code as it is.
-- `ran`: the same with the steps and batches that its data counts say were used for the table.
+- `ran`: the same with the steps and batches that its data counts say were used for the table, and
+  the learning rates that the table was chosen from.
 - `workshop`: the first text.
 - `iclr`: the final text.
 """

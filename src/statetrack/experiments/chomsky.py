@@ -55,7 +55,7 @@ def protocol(version: Version, task: str, mixer: str) -> Protocol:
             batch=256 if parity or version == "shipped" else 1024,
             weight_decay=0.0 if parity and mixer not in XLSTM else 0.1,
             clip_norm=None,
-            rates=(1e-3,),
+            rates=(1e-3,) if version == "shipped" else (1e-2, 1e-3, 1e-4),
             mamba_conv=1,
         )
     final = version == "iclr"
