@@ -8,6 +8,7 @@ cache holds them. Peers that are not importable are left out.
 """
 
 import argparse
+import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -41,6 +42,7 @@ class Work:
     reference: Run
     peers: dict[str, Run] = field(default_factory=dict)
     shared: tuple[str, ...] = ()  # inputs without a batch axis
+    check_rows: int = 2  # batch rows that are compared with the reference
 
 
 def delta_inputs(
@@ -82,18 +84,44 @@ def fla_delta(name: str) -> Run | None:
     return run
 
 
+def fla_product(n: int) -> Run | None:
+    try:
+        from fla.ops.gated_delta_product import chunk_gated_delta_product
+    except ImportError:
+        return None
+
+    def run(x: dict[str, Tensor]) -> Tensor:
+        k, v, beta = (x[name].flatten(1, 2) for name in ("k", "v", "beta"))
+        given = {"q": x["q"], "k": k, "v": v, "g": None, "beta": beta}
+        options = {"num_householder": n, "scale": 1.0, "use_qk_l2norm_in_kernel": True}
+        return chunk_gated_delta_product(**given, **options)[0]
+
+    return run
+
+
 def delta_work(
     label: str, b: int, t: int, h: int, d: int, dtype: torch.dtype, peers: tuple[str, ...], **extra
 ) -> Work:
     kind = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
     runs = {name: run for name in peers if (run := fla_delta(name)) is not None}
+    # The definition keeps a state per token. Far out, our own float64 kernel, which goes token by
+    # token and is tested against it, takes its place.
+    exact, rows = ("triton", 1) if t > 1024 else ("reference", 2)
     return Work(
         f"{label} B{b} T{t} H{h} D{d} {kind}",
         delta_inputs(b, t, h, d, dtype, **extra),
         delta("triton"),
-        delta("reference"),
+        delta(exact),
         {f"fla {name}": run for name, run in runs.items()},
+        check_rows=rows,
     )
+
+
+def product_work(b: int, t: int, h: int, d: int, n: int) -> Work:
+    work = delta_work(f"delta_product n={n}", b, t, h, d, torch.bfloat16, (), n=n)
+    peer = fla_product(n)
+    peers = {} if peer is None else {"fla chunk_gated_delta_product": peer}
+    return dataclasses.replace(work, peers=peers)
 
 
 def selective_work(b: int, t: int, c: int, n: int) -> Work:
@@ -141,9 +169,79 @@ def slstm_work(b: int, t: int, h: int, d: int) -> Work:
     return Work(name, make, run("triton"), run("reference"), peers, shared=("R",))
 
 
+def attention_work(
+    b: int,
+    t: int,
+    h: int,
+    k: int,
+    v: int,
+    dtype: torch.dtype,
+    peers: tuple[str, ...] = (),
+    *,
+    gate: str,
+) -> Work:
+    """Gates in (-1, 0]: ours take them as they are, a peer, which knows no sign, as logarithms."""
+
+    def make() -> dict[str, Tensor]:
+        gates = k if gate == "vector" else 1
+        return {
+            "q": torch.randn(b, t, h, k, device="cuda", dtype=dtype),
+            "k": torch.randn(b, t, h, k, device="cuda", dtype=dtype) / k**0.5,
+            "v": torch.randn(b, t, h, v, device="cuda", dtype=dtype),
+            "decay": -torch.rand(b, t, h, gates, device="cuda").to(dtype),
+        }
+
+    def run(backend: str) -> Run:
+        return lambda x: ops.linear_attention(**x, backend=backend)[0]
+
+    kind = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
+    size = f"D{k}" if k == v else f"K{k} V{v}"
+    name = f"linear_attention {gate} B{b} T{t} H{h} {size} {kind}"
+    found = {f"fla {peer}": gla for peer in peers if (gla := fla_gla(peer)) is not None}
+    rows = 2 if t <= 1024 else 1  # the reference keeps a state for each token
+    return Work(name, make, run("triton"), run("reference"), found, check_rows=rows)
+
+
+def fla_gla(name: str) -> Run | None:
+    try:
+        from fla.ops import gla
+    except ImportError:
+        return None
+    op = getattr(gla, name)
+
+    def run(x: dict[str, Tensor]) -> Tensor:
+        q, k, v, gates = x.values()
+        return op(q, k, v, gates, scale=1.0)[0]
+
+    return run
+
+
+def convolution_work(b: int, t: int, c: int) -> Work:
+    def make() -> dict[str, Tensor]:
+        return {
+            "x": torch.randn(b, t, c, device="cuda", dtype=torch.bfloat16),
+            "weight": torch.randn(c, 4, device="cuda"),
+            "bias": torch.randn(c, device="cuda"),
+        }
+
+    def run(backend: str) -> Run:
+        return lambda x: ops.short_convolution(**x, activation="silu", backend=backend)[0]
+
+    peers = {}
+    try:
+        from fla.modules.causal_conv1d import causal_conv1d
+
+        peers["fla causal_conv1d"] = lambda x: causal_conv1d(**x, activation="silu")[0]
+    except ImportError:
+        pass
+    name = f"short_convolution B{b} T{t} C{c} W4 bf16"
+    return Work(name, make, run("triton"), run("reference"), peers, shared=("weight", "bias"))
+
+
 def works() -> list[Work]:
     bf16, fp32 = torch.bfloat16, torch.float32
     fused, chunk = "fused_recurrent_delta_rule", "chunk_delta_rule"
+    fused_gla = "fused_recurrent_gla"
     return [
         delta_work("delta_rule", 1024, 40, 4, 32, bf16, (fused, chunk)),
         delta_work("delta_rule", 1024, 40, 4, 32, fp32, (fused,)),
@@ -153,12 +251,25 @@ def works() -> list[Work]:
         delta_work("delta_rule", 1024, 40, 4, 64, bf16, (fused,)),
         delta_work("delta_rule gated", 1024, 40, 4, 32, bf16, (), gate=True),
         delta_work("delta_product n=2", 1024, 40, 4, 32, bf16, (), n=2),
+        delta_work("delta_rule", 8, 4096, 16, 128, bf16, (chunk,)),
+        delta_work("delta_rule gated", 8, 4096, 16, 128, bf16, (), gate=True),
+        product_work(8, 4096, 16, 128, 2),
+        product_work(8, 4096, 16, 128, 4),
         selective_work(1024, 40, 256, 16),
         selective_work(8, 2048, 2048, 16),
         diagonal_work(1024, 40, 256),
         diagonal_work(8, 2048, 2048),
         slstm_work(512, 40, 4, 32),
         slstm_work(512, 256, 4, 32),
+        attention_work(1024, 40, 4, 32, 32, bf16, (fused_gla,), gate="vector"),
+        attention_work(1024, 40, 4, 32, 32, bf16, gate="scalar"),
+        attention_work(1024, 40, 4, 64, 64, bf16, (fused_gla,), gate="vector"),
+        attention_work(1024, 40, 4, 64, 65, fp32, gate="scalar"),
+        attention_work(1024, 256, 4, 32, 32, bf16, (fused_gla,), gate="vector"),
+        attention_work(8, 4096, 16, 128, 128, bf16, ("chunk_gla",), gate="vector"),
+        attention_work(8, 4096, 16, 128, 128, bf16, gate="scalar"),
+        convolution_work(1024, 40, 384),
+        convolution_work(8, 4096, 2048),
     ]
 
 
@@ -178,9 +289,9 @@ PHASES = {"forward": forward, "forward+backward": forward_backward}
 
 
 def check(work: Work, run: Run, tolerance: float) -> None:
-    """Output and gradients of the first two batch rows against the float64 reference."""
+    """Output and gradients of the first batch rows against the float64 reference."""
     x = work.make()
-    rows = {n: t if n in work.shared else t[:2] for n, t in x.items()}
+    rows = {n: t if n in work.shared else t[: work.check_rows] for n, t in x.items()}
     exact = {n: t.double().requires_grad_() for n, t in rows.items()}
     got = {n: t.clone().requires_grad_() for n, t in rows.items()}
     y, want = run(got), work.reference(exact)

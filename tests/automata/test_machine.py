@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -280,6 +282,36 @@ def test_svg_is_what_dot_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: object
     monkeypatch.setenv("PATH", str(tmp_path))
     machine = named("z3")
     assert machine.to_svg() == f"-Tsvg {len(machine.to_dot())}\n"
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
+def test_svg_by_graphviz_itself() -> None:
+    letters = ('"', "\\", "<", "&", "é", "\\n")  # the last one is a backslash and an n
+    table = [[1, 0, 0, 0, 0, 2], [2, 1, 1, 1, 1, 2], [2, 2, 2, 2, 2, 0]]
+    machine = Machine.from_table(table, accepting=[1], alphabet=letters)
+    root = ElementTree.fromstring(machine.to_svg())
+    assert root.tag == f"{SVG}svg"
+    groups = {kind: [] for kind in ("node", "edge")}
+    for group in root.iter(f"{SVG}g"):
+        if group.get("class") in groups:
+            groups[group.get("class")].append(group)
+    titles = [group.findtext(f"{SVG}title") for group in groups["node"]]
+    assert sorted(titles) == ["0", "1", "2", "start"]
+    rings = [len(group.findall(f"{SVG}ellipse")) for group in groups["node"]]
+    assert sorted(rings) == [1, 1, 1, 2]  # the accepting state has two
+    arrows = {
+        group.findtext(f"{SVG}title"): "".join(group.findtext(f"{SVG}text") or "")
+        for group in groups["edge"]
+    }
+    expected = {"start->0": ""}
+    for state, row in enumerate(machine.delta.tolist()):
+        for target in set(row):
+            read = [a for a, end in zip(machine.alphabet, row, strict=True) if end == target]
+            expected[f"{state}->{target}"] = ",".join(map(str, read))
+    assert arrows == expected
 
 
 def test_bytes_do_not_depend_on_the_hash_seed() -> None:

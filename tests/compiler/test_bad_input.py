@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,8 +143,25 @@ def test_folders(tmp_path: Path) -> None:
         {key: value for key, value in config.items() if key != "stages"},
         config | {"stages": [config["stages"][0] | {"d_model": 9}]},
         config | {"stages": [config["stages"][0] | {"layer": "Magic"}]},
+        config | {"stages": [config["stages"][0] | {"options": ["value_dim"]}]},
+        config | {"stages": [with_option(config, value_dim=0)]},
+        config | {"stages": [with_option(config, value_dim=9)]},
+        config | {"stages": [with_option(config, columns=9)]},
+        [config],
     ):
         (tmp_path / "compiled.json").write_text(json.dumps(broken))
         assert_one_line(lambda: CompiledRNN.load(tmp_path), "is not a compiled network")
     (tmp_path / "compiled.json").write_text("{")
     assert_one_line(lambda: CompiledRNN.load(tmp_path), "is not a compiled network")
+    (tmp_path / "compiled.json").write_text(json.dumps(config))
+    CompiledRNN.load(tmp_path)
+    weights = (tmp_path / "weights.safetensors").read_bytes()
+    for cut in (0, 4, 100, len(weights) - 1):
+        (tmp_path / "weights.safetensors").write_bytes(weights[:cut])
+        assert_one_line(lambda: CompiledRNN.load(tmp_path), "is not a compiled network")
+
+
+def with_option(config: dict[str, Any], **option: int) -> dict[str, Any]:
+    """The first stage of a saved network with an option of its layer changed."""
+    stage: dict[str, Any] = config["stages"][0]
+    return stage | {"options": stage["options"] | option}

@@ -1,6 +1,7 @@
 """Programs in numpy against their machines: every case, many random machines, every method."""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from statetrack.automata import (
     num_householders,
     one_layer,
 )
-from statetrack.compiler import Program, compile_program
+from statetrack.compiler import Program, check, compile, compile_program
 from statetrack.compiler.codes import digits, nearest
 from statetrack.compiler.from_cascade import program_of_cascade
 from statetrack.compiler.from_group import program_on_points
@@ -237,3 +238,17 @@ def test_nearest_code_wins_within_half_a_unit() -> None:
         noise = rng.uniform(-0.49, 0.49, codes.shape[1])
         y = np.stack([codes[label, :, 0] + noise, np.ones(codes.shape[1])], axis=1) * 3.7
         assert np.argmax(readout @ y.ravel()) == label
+
+
+def test_drop_a_point_serves_where_holonomy_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = named("cerny_4")
+    assert compile(machine).plan.why.endswith("decomposed by holonomy")
+    monkeypatch.setattr("statetrack.automata.images.MAX_IMAGES", 5)
+    monkeypatch.setattr("statetrack.compiler.driver.MAX_DROP_POINT", 0)
+    network = compile(machine)
+    assert (network.plan.method, len(network.stages)) == ("cascade", 3)
+    assert "decomposed by dropping points, because holonomy is too large" in network.plan.why
+    assert check(network).errors == 0
+    monkeypatch.setattr(sys.modules["statetrack.automata.drop_point"], "MAX_IMAGES", 5)
+    with pytest.raises(ValueError, match="image sets .* or method='dense'"):
+        compile(machine)

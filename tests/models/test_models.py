@@ -116,6 +116,7 @@ OPTION_CHANGES: dict[str, Any] = {
     "num_heads": 4,
     "eigen_range": (0.0, 1.0),
     "head_dim": 4,
+    "value_dim": 3,
     "conv_size": 2,
     "qk_silu": False,
     "norm_eps": 0.5,

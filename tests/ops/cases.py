@@ -17,13 +17,17 @@ BATCH, HEADS, KEY, VALUE = 2, 2, 5, 3
 
 @dataclass(frozen=True)
 class Case:
-    """An op with named tensor arguments; `seq` names those with a time axis at position 1."""
+    """An op with named tensor arguments.
+
+    `seq` names those with a time axis at position 1, `shared` those without a batch axis.
+    """
 
     op: str
     make: Callable[[int, torch.Generator], dict[str, Tensor]]
     seq: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
     label: str = ""
+    shared: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.op}-{self.label}" if self.label else self.op
@@ -150,15 +154,30 @@ def slstm(time: int, g: torch.Generator) -> dict[str, Tensor]:
     }
 
 
+def convolution(width: int, bias: bool) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
+        made = {
+            "x": 2 * normal(g, BATCH, time, KEY),
+            "weight": normal(g, KEY, width),
+            "initial_state": normal(g, BATCH, width - 1, KEY),
+        }
+        return made | ({"bias": normal(g, KEY)} if bias else {})
+
+    return make
+
+
+_SILU = {"activation": "silu"}
+_WEIGHTS = ("weight", "bias")
 _ATTENTION = ("q", "k", "v", "decay")
+_SELECTIVE, _A_AND_D = ("u", "delta", "B", "C"), ("A", "D")
 _DELTA = ("q", "k", "v", "beta")
 
 CASES = [
     Case("diagonal_scan", diagonal, ("decay", "inputs")),
     Case("diagonal_scan", diagonal_complex, ("decay", "inputs"), label="complex"),
-    Case("selective_scan", selective, ("u", "delta", "B", "C"), {"low": -1.0}),
-    Case("selective_scan", selective, ("u", "delta", "B", "C"), {"low": 0.0}, "unsigned"),
-    Case("selective_scan", selective, ("u", "delta", "B", "C"), {"low": -0.3}, "between"),
+    Case("selective_scan", selective, _SELECTIVE, {"low": -1.0}, "", _A_AND_D),
+    Case("selective_scan", selective, _SELECTIVE, {"low": 0.0}, "unsigned", _A_AND_D),
+    Case("selective_scan", selective, _SELECTIVE, {"low": -0.3}, "between", _A_AND_D),
     Case("linear_attention", attention(KEY), _ATTENTION, {"scale": 0.7}, "vector"),
     Case("linear_attention", attention(1), _ATTENTION, label="scalar"),
     Case("linear_attention", attention_no_resets(KEY), _ATTENTION, label="vector-long"),
@@ -169,5 +188,9 @@ CASES = [
     Case("delta_product", delta(3, True), (*_DELTA, "decay"), {"scale": 2.0}, "three-gated"),
     Case("matrix_scan", dense(False), ("A",)),
     Case("matrix_scan", dense(True), ("A", "inputs"), label="inputs"),
-    Case("slstm_scan", slstm, ("gates",)),
+    Case("slstm_scan", slstm, ("gates",), shared=("R",)),
+    Case("short_convolution", convolution(4, True), ("x",), _SILU, "silu", _WEIGHTS),
+    Case("short_convolution", convolution(4, False), ("x",), {}, "plain", _WEIGHTS),
+    Case("short_convolution", convolution(2, True), ("x",), {}, "two", _WEIGHTS),
+    Case("short_convolution", convolution(7, False), ("x",), _SILU, "seven", _WEIGHTS),
 ]

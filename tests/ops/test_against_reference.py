@@ -167,8 +167,7 @@ def test_batch_rows_do_not_mix(case: Case, backend: str) -> None:
     """A batch of one gives what the row gave in its batch."""
     inputs = case.inputs(40)
     whole, state = case.run(inputs, backend)
-    shared = {"A", "D", "R"} if case.op in ("selective_scan", "slstm_scan") else set()
-    row = {name: x if name in shared else x[1:] for name, x in inputs.items()}
+    row = {name: x if name in case.shared else x[1:] for name, x in inputs.items()}
     y, end = case.run(row, backend)
     assert relative_error(y, whole[1:]) < 1e-12
     assert relative_error(end, state[1:]) < 1e-12
@@ -180,8 +179,7 @@ def test_non_contiguous_and_empty_batch(case: Case, backend: str) -> None:
     strided = {name: x.flip(-1).contiguous().flip(-1) for name, x in inputs.items()}
     strided = {n: torch.stack([x, x], dim=-1)[..., 0] for n, x in strided.items()}
     assert relative_error(case.run(strided, backend)[0], case.run(inputs, backend)[0]) < 1e-12
-    shared = {"A", "D", "R"} if case.op in ("selective_scan", "slstm_scan") else set()
-    empty = {name: x if name in shared else x[:0] for name, x in inputs.items()}
+    empty = {name: x if name in case.shared else x[:0] for name, x in inputs.items()}
     y, state = case.run(empty, backend)
     assert y.shape[0] == 0 and y.shape[1] == 20 and state.shape[0] == 0
 

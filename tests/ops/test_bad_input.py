@@ -22,6 +22,7 @@ def test_wrong_rank_and_size_name_the_argument(case: Case) -> None:
     free = {
         ("slstm_scan", "gates", 1),
         ("matrix_scan", "A", 1),
+        ("short_convolution", "x", 1),
         ("matrix_scan", "initial_state", 2),
     }
     for name, tensor in case.inputs(4).items():

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from statetrack import ops
 from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
-from tests.ops.cases import CASES, Case
+from tests.ops.cases import CASES, Case, normal
 from tests.ops.test_against_reference import expect_match, single, with_grads
 
 pytest.importorskip("triton")
@@ -33,10 +34,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
     SHARED_MEMORY = 232_448  # bytes a program may use on Hopper
 
-    def for_hopper(kernel: Any, types: str, warps: int, **constants: Any) -> tuple[int, int]:
+    def for_hopper(
+        kernel: Any, types: str, warps: int, stages: int = 3, **constants: Any
+    ) -> tuple[int, int]:
         """(bytes of stack, of shared memory) of `kernel` compiled for sm_90.
 
-        `types` holds a type per pointer or number, "-" for an argument that is None.
+        `types` holds a type per pointer or number, "-" for an argument that is None. Pointers and
+        distances between tokens are multiples of 16, as they are for any size in use.
         """
         import triton
         from triton.backends.compiler import GPUTarget
@@ -52,11 +56,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         attributes = {
             (i,): [["tt.divisibility", 16]]
             for i, name in enumerate(names)
-            if signature[name].startswith("*")
+            if signature[name].startswith("*") or name.endswith("_token")
         }
         source = ASTSource(kernel, signature, values, attributes)
         target = GPUTarget("cuda", 90, 32)
-        made = triton.compile(source, target=target, options={"num_warps": warps})
+        options = {"num_warps": warps, "num_stages": stages}
+        made = triton.compile(source, target=target, options=options)
         tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
         cubin = Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
         cubin.write_bytes(made.asm["cubin"])
@@ -78,14 +83,15 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         shape = {"N": 1, "K": size, "V": size, "SCALE": 1.0, "NORMALIZE": True, "EVERY": 256}
         keys, values, warps = delta._forward_tile(size, size)
         tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
-        rows = {"BT": delta._coefficient_rows(keys), "SAVE": True}
-        types = "*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32 i32 i32 i32"
+        rows = {"BT": delta._coefficient_rows(keys), "SAVE": True, "REPAIR": False}
+        types = "*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32"
+        types += " i32 i32 i32 i32 i32 i32"
         stack, shared = for_hopper(delta._forward_kernel, types, warps, **shape, **tile, **rows)
         assert stack == 0 and shared <= SHARED_MEMORY
         keys, values, warps = delta._backward_tile(size, size)
         tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
         types = "*bf16 *bf16 *bf16 - - *fp32 *fp32 *fp32 *fp32 *bf16 *fp32"
-        types += " *bf16 *bf16 *bf16 *bf16 - - i32 i32 i32 i32"
+        types += " *bf16 *bf16 *bf16 *bf16 - - i32 i32 i32 i32 i32 i32"
         stack, shared = for_hopper(delta._backward_kernel, types, warps, **shape, **tile)
         assert stack == 0 and shared <= SHARED_MEMORY
 
@@ -103,6 +109,70 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert stack == 0
         types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - i32 i32 i32 i32"
         stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, COMPUTE=tl.float32)
+        assert stack == 0
+
+    @pytest.mark.parametrize("vector", [True, False], ids=["vector", "scalar"])
+    @pytest.mark.parametrize(("key", "value"), [(32, 32), (64, 64), (64, 65), (128, 128)])
+    def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> None:
+        import triton.language as tl
+
+        from statetrack.ops._triton import linear_attention as la
+
+        shape = {"K": key, "V": value, "PV": la._padded(value), "SCALE": 1.0, "VECTOR": vector}
+        keys, values, warps = la._forward_tile(key, value)
+        tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
+        types = "*bf16 *bf16 *bf16 *bf16 - *bf16 *fp32 *fp32 i32 i32 i32 i32"
+        rest = {"SAVE": True, "EVERY": la.KEEP_EVERY}
+        stack, _ = for_hopper(la._forward_kernel, types, warps, **shape, **tile, **rest)
+        assert stack == 0
+        keys, values, warps = la._backward_tile(key, value)
+        tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
+        types = "*bf16 *bf16 *bf16 *bf16 - *fp32 *bf16 *fp32 *bf16 *bf16 *bf16 *bf16 -"
+        types += " i32 i32 i32 i32"
+        stack, _ = for_hopper(la._backward_kernel, types, warps, **shape, **tile)
+        assert stack == 0
+
+    @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+    def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
+        from statetrack.ops._triton import _attention_chunks as chunks
+
+        size, count, x = 128, chunks.CHUNK, f"*{dtype}"
+        precision = {"PRECISION": "tf32" if dtype == "bf16" else "tf32x3"}
+        shape = {"K": size, "V": size, "C": count, "SCALE": 1.0}
+        tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
+        keys, warps = chunks._scores_tile(size)
+        types = f"{x} {x} {x} *fp32 *fp32 *fp32 *fp32 i32 i32"
+        made = [for_hopper(chunks._scores_kernel, types, warps, **tree, BK=keys, **precision)]
+        keys, values, warps, _ = chunks._states_tile(size, size)
+        tile = {"BK": keys, "BV": values, "REVERSE": False}
+        types = f"*fp32 {x} *fp32 - *fp32 *fp32 i32 i32 i32"
+        split = {"SPLIT": dtype == "bf16"}
+        made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile, **split)]
+        keys, values, warps, _ = chunks._outputs_tile(size, size)
+        tile = {"BK": keys, "BV": values, "REVERSE": True}
+        types = f"*fp32 *fp32 {x} *fp32 {x} i32 i32 i32"
+        made += [for_hopper(chunks._outputs_kernel, types, warps, **shape, **tile, **precision)]
+        keys, values, warps, _ = chunks._ends_tile(size, size)
+        tile = {"BK": keys, "BV": values}
+        types = f"{x} {x} *fp32 *fp32 *fp32 *fp32 *fp32 i32 i32 i32"
+        made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
+        keys, warps = chunks._gates_tile(size)
+        types = f"{x} {x} {x} *fp32 *fp32 *fp32 *fp32 {x} {x} {x} i32 i32 i32 i32"
+        made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
+        assert all(shared <= SHARED_MEMORY for _, shared in made)
+
+    def test_convolution_fits_on_hopper() -> None:
+        import triton.language as tl
+
+        from statetrack.ops._triton import convolution
+
+        tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
+        rest = {"SILU": True, "COMPUTE": tl.float32}
+        types = "*bf16 *fp32 *fp32 - *bf16 *fp32 i32 i32 i32"
+        stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
+        assert stack == 0
+        types = "*bf16 *fp32 *fp32 - *bf16 *fp32 *bf16 *fp32 *fp32 i32 i32 i32 i32"
+        stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
         assert stack == 0
 
     @pytest.mark.parametrize("size", [32, 64])
@@ -125,14 +195,20 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         from statetrack.ops._triton import _runtime
 
         monkeypatch.setattr(_runtime.triton, "__version__", "3.2.0")
-        _runtime.check_version.cache_clear()
         with pytest.raises(RuntimeError, match=r"Triton 3\.2\.0 .* pip install"):
             _runtime.check_version()
         monkeypatch.undo()
-        _runtime.check_version.cache_clear()
         _runtime.check_version()
 
 else:
+    ONE_CASE_PER_OP = {
+        "diagonal_scan",
+        "selective_scan",
+        "linear_attention-vector",
+        "delta_product-two",
+        "slstm_scan",
+        "short_convolution-silu",
+    }
     KERNELS = [
         pytest.param(case, id=str(case))
         for case in CASES
@@ -141,15 +217,18 @@ else:
     ONE_PER_OP = [
         pytest.param(case, id=str(case))
         for case in CASES
-        if str(case) in ("diagonal_scan", "selective_scan", "delta_product-two", "slstm_scan")
-        and "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
+        if str(case) in ONE_CASE_PER_OP and "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
     ]
 
     @pytest.fixture(autouse=True)
     def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         """Two value blocks, and states saved often: as at sizes the interpreter cannot reach."""
-        from statetrack.ops._triton import delta, selective
+        from statetrack.ops._triton import convolution, delta, linear_attention, selective
 
+        monkeypatch.setattr(convolution, "SEGMENT", 3)
+        monkeypatch.setattr(convolution, "_block", lambda channels: 4)
+        monkeypatch.setattr(linear_attention, "_forward_tile", lambda key, value: (8, 2, 1))
+        monkeypatch.setattr(linear_attention, "_backward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(delta, "_forward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(delta, "_backward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(delta, "_coefficient_rows", lambda keys: 4)
@@ -168,6 +247,53 @@ else:
         low = single(case.inputs(6))
         rounded = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
+
+    @pytest.mark.parametrize("label", ["vector", "scalar"])
+    @pytest.mark.parametrize("time", [13, 16])
+    def test_linear_attention_from_saved_states(label: str, time: int) -> None:
+        """Long enough for saved states, from which both halves of eight tokens are replayed."""
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        inputs = case.inputs(time)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.parametrize("label", ["vector", "scalar", "vector-long", "scalar-long"])
+    @pytest.mark.parametrize(("time", "state"), [(1, True), (16, False), (37, True)])
+    def test_linear_attention_in_chunks(
+        label: str, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The form for long sequences, which computes in float32: up to three chunks here."""
+        from statetrack.ops._triton import _attention_chunks, linear_attention
+
+        monkeypatch.setattr(linear_attention, "_in_chunks", lambda k, v, dtype: True)
+        monkeypatch.setattr(_attention_chunks, "CHUNK", 16)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        low = single(case.inputs(time, state=state))
+        exact = {name: x.double() for name, x in low.items()}
+        expect_match(case, low, "triton", exact=exact, tol=2e-6)
+
+    @pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
+    def test_nan_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A NaN shows from its token on, not in the tokens of its chunk before it."""
+        from statetrack.ops._triton import _attention_chunks, linear_attention
+
+        monkeypatch.setattr(linear_attention, "_in_chunks", lambda k, v, dtype: True)
+        monkeypatch.setattr(_attention_chunks, "CHUNK", 16)
+        case = next(c for c in CASES if c.op == "linear_attention")
+        inputs = single(case.inputs(20))
+        inputs[name][0, 9] = torch.nan
+        with torch.no_grad():
+            y, state = case.run(inputs, "triton")
+        assert not y[0, :9].isnan().any() and not y[1:].isnan().any()
+        assert y[0, 9].isnan().all()
+        assert name == "q" or (y[0, 10:].isnan().all() and state[0].isnan().all())
+
+    def test_convolution_of_one_tap() -> None:
+        def make(time: int, g: torch.Generator) -> dict[str, torch.Tensor]:
+            return {"x": normal(g, 2, time, 5), "weight": normal(g, 5, 1), "bias": normal(g, 5)}
+
+        case = Case("short_convolution", make, ("x",), {"activation": "silu"})
+        inputs = case.inputs(5)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     def test_slstm_with_r_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         """Heads too large for the chip take another way to the same numbers."""
@@ -199,6 +325,35 @@ else:
         inputs["q"][:, 3] = 0
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.parametrize("micro", [1, 2, 3])
+    def test_delta_reads_parts_of_wide_rows_where_they_lie(micro: int) -> None:
+        """q, k and v as slices of one projection: no copies, the same numbers."""
+        from statetrack.ops._triton import delta
+
+        heads, key, value = 2, 4, 3
+        sizes = [heads * key, micro * heads * key, micro * heads * value]
+        generator = torch.Generator().manual_seed(0)
+        wide = torch.randn(3, 5, sum(sizes), generator=generator, dtype=torch.float64)
+        beta = 2 * torch.rand(3, 5, micro, heads, generator=generator, dtype=torch.float64)
+        decay = 2 * torch.rand(3, 5, heads, generator=generator, dtype=torch.float64) - 1
+
+        def run(backend: ops.Backend, gate: torch.Tensor | None) -> list[torch.Tensor]:
+            leaf = wide.clone().requires_grad_()
+            q, k, v = leaf.split(sizes, dim=-1)
+            q = q.unflatten(-1, (heads, key))
+            k = k.unflatten(-1, (micro, heads, key))
+            v = v.unflatten(-1, (micro, heads, value))
+            for part in (q, k, v):
+                taken, token = delta._by_token(part)
+                assert taken.data_ptr() == part.data_ptr() and token == sum(sizes)
+            y, state = ops.delta_product(q, k, v, beta, gate, backend=backend)
+            (grad,) = torch.autograd.grad(y.square().sum() + state.sum(), leaf)
+            return [y.detach(), state.detach(), grad]
+
+        for gate in (None, decay):
+            for got, wanted in zip(run("triton", gate), run("reference", gate), strict=True):
+                assert relative_error(got, wanted) < 1e-9
+
     @pytest.mark.parametrize("case", ONE_PER_OP)
     def test_strided_inputs_and_empty_batch(case: Case) -> None:
         inputs = case.inputs(3)
@@ -207,8 +362,7 @@ else:
             case.run(strided, "triton"), case.run(inputs, "triton"), strict=True
         ):
             assert torch.equal(got, expected)
-        shared = {"A", "D", "R"}
-        empty = {name: x if name in shared else x[:0] for name, x in inputs.items()}
+        empty = {name: x if name in case.shared else x[:0] for name, x in inputs.items()}
         _, grads = with_grads(case, empty, "triton")
         assert all(grads[name].shape == x.shape for name, x in empty.items())
         assert all(not grad.any() for grad in grads.values())
@@ -246,7 +400,14 @@ else:
         assert done.stdout.count("compiles") == len(ONE_PER_OP)
 
     def test_registered_as_it_should_be() -> None:
-        from statetrack.ops._triton import delta, diagonal, selective, slstm
+        from statetrack.ops._triton import (
+            convolution,
+            delta,
+            diagonal,
+            linear_attention,
+            selective,
+            slstm,
+        )
 
         x = {name: t.requires_grad_() for name, t in CASES[0].inputs(1).items()}
         torch.library.opcheck(diagonal._op, (x["decay"], x["inputs"], x["initial_state"]))
@@ -263,6 +424,15 @@ else:
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         R = x["R"].detach()[None].requires_grad_()
         torch.library.opcheck(slstm._op, (x["gates"], R, x["initial_state"], True))
+        case = next(case for case in CASES if case.op == "linear_attention")
+        x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
+        args = (x["q"], x["k"], x["v"], x["decay"], 0.7, x["initial_state"], True)
+        torch.library.opcheck(linear_attention._op, args)
+        case = next(case for case in CASES if case.op == "short_convolution")
+        x = {name: t.requires_grad_() for name, t in case.inputs(3).items()}
+        weight, bias = (x[n].detach()[None].requires_grad_() for n in ("weight", "bias"))
+        args = (x["x"], weight, bias, True, x["initial_state"])
+        torch.library.opcheck(convolution._op, args)
 
     def test_inference_saves_nothing() -> None:
         from statetrack.ops._triton import delta

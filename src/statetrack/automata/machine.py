@@ -326,7 +326,11 @@ class Machine:
                 "(apt install graphviz, brew install graphviz), or draw to_dot() elsewhere"
             )
         drawn = subprocess.run(
-            [program, "-Tsvg"], input=self.to_dot(), capture_output=True, text=True, check=False
+            [program, "-Tsvg"],
+            input=self.to_dot(),
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
         )
         if drawn.returncode:
             raise ValueError(f"dot failed: {drawn.stderr.strip().splitlines()[-1:]}")

@@ -9,7 +9,9 @@ from statetrack.compiler.audit import Audit as Audit
 from statetrack.compiler.audit import audit as audit
 from statetrack.compiler.audit import horizon as horizon
 from statetrack.compiler.check import Check as Check
+from statetrack.compiler.check import Proof as Proof
 from statetrack.compiler.check import check as check
+from statetrack.compiler.check import prove as prove
 from statetrack.compiler.driver import METHODS as METHODS
 from statetrack.compiler.driver import compile as compile
 from statetrack.compiler.driver import compile_program as compile_program

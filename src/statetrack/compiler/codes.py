@@ -20,13 +20,15 @@ BASE = 64
 ONE = "one"
 """The row, and the column, that always hold the constant 1."""
 
-HOLD_LOGIT = 20.125
-"""On a reset the state is not wiped but shrunk by EPSILON = e^-20.125: what the layer held is
+HOLD_LOGIT = 27.75
+"""On a reset the state is not wiped but shrunk by EPSILON = e^-27.75: what the layer held is
 still there, to be read at this very token, and far below the last bit of what has been written, so
-that sums round it away. The logit is exact in bfloat16, and 2^29·EPSILON is 250/256 to five digits.
+that sums round it away. The logit is exact in bfloat16, and 2^40·EPSILON is 249.9/256. In float32
+EPSILON^3 is a normal number and EPSILON^4 is zero: no power is among the denormal numbers, which
+processors are slow with.
 """
 EPSILON = math.exp(-HOLD_LOGIT)
-MAGNIFY = 2.0**29
+MAGNIFY = 2.0**40
 """How much larger the queries are that read what a reset has shrunk."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from statetrack.automata import Cascade, Machine, RookLayer, drop_point, holonomy
 from statetrack.compiler.from_cascade import program_of_cascade
@@ -27,7 +28,8 @@ METHODS = (
 )
 
 MAX_DROP_POINT = 14
-"""States up to which the drop-a-point cascade is tried beside the holonomy cascade."""
+"""States up to which the drop-a-point cascade is tried beside the holonomy cascade; beyond, it is
+tried where that is too large."""
 
 MAX_EXTRA = 64
 """States up to which diagonal layers are tried although one layer of another kind is known."""
@@ -69,13 +71,15 @@ def chosen_program(machine: Machine, method: str = "auto") -> tuple[Program, str
         raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
     profile = Profile(machine)
     if method != "auto":
-        return _of_method(profile, method), "asked for"
-    found = exact_programs(profile)
-    best = min(found, key=lambda program: program.cost.key)
-    others = [f"{p.method}: {p.cost}" for p in found if p is not best]
-    if not others:
-        return best, "nothing else that is exact fits as well"
-    return best, f"it is the cheapest of the exact ones ({'; '.join(others)})"
+        best, why = _of_method(profile, method), "asked for"
+    else:
+        found = exact_programs(profile)
+        best = min(found, key=lambda program: program.cost.key)
+        others = [f"{p.method}: {p.cost}" for p in found if p is not best]
+        why = "nothing else that is exact fits as well"
+        if others:
+            why = f"it is the cheapest of the exact ones ({'; '.join(others)})"
+    return best, f"{why}; {best.note}" if best.note else why
 
 
 def exact_programs(profile: Profile) -> list[Program]:
@@ -138,15 +142,22 @@ def _of_method(profile: Profile, method: str) -> Program:
 
 def _cheaper_cascade(machine: Machine) -> Program:
     """Holonomy often has fewer levels, drop-a-point never more than n - 1."""
-    tries: list[Callable[[Machine], Cascade]] = [holonomy]
-    if machine.num_states <= MAX_DROP_POINT:
-        tries.append(drop_point)
-    found, problems = [], []
-    for decompose in tries:
+    found: list[Program] = []
+    problem = ""
+    ways: dict[str, Callable[[Machine], Cascade]] = {
+        "holonomy": holonomy,
+        "dropping points": drop_point,
+    }
+    for name, decompose in ways.items():
+        if found and machine.num_states > MAX_DROP_POINT:
+            break
         try:
-            found.append(program_of_cascade(decompose(machine)))
+            program = program_of_cascade(decompose(machine))
         except ValueError as error:
-            problems.append(str(error))
+            problem = problem or str(error)
+            continue
+        because = f", because holonomy is {problem}" if not found and problem else ""
+        found.append(replace(program, note=f"decomposed by {name}{because}"))
     if not found:
-        raise ValueError(problems[0])
+        raise ValueError(f"{problem}, or method='dense'")
     return min(found, key=lambda program: program.cost.key)

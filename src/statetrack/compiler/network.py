@@ -25,6 +25,7 @@ __all__ = ["CompiledRNN", "CompiledStage", "Plan"]
 FORMAT = 1
 WEIGHTS, CONFIG = "weights.safetensors", "compiled.json"
 FIXED_POINT = 2**16  # readouts are kept as whole numbers of this part, which no cast can touch
+_MALFORMED = (AttributeError, KeyError, TypeError, RuntimeError, StopIteration, ValueError)
 SLICE_NUMBERS = 2**20  # numbers in the largest tensor of a layer that a long word may make at once
 
 
@@ -93,9 +94,15 @@ class CompiledStage(nn.Module):
     ) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch time"], LayerState]:
         """Symbols, labels and the layer's state; `after[contexts, labels]` comes next."""
         symbols = self.symbol[contexts]
+        labels, state = self.read(symbols, state)
+        return symbols, labels, state
+
+    def read(
+        self, symbols: Int[Tensor, "batch time"], state: LayerState | None
+    ) -> tuple[Int[Tensor, "batch time"], LayerState]:
+        """The label that the layer shows at each symbol, and its state after the last."""
         y, state = self.layer(self._embed(symbols), state)
-        scores = self._scores(y, symbols)
-        return symbols, scores.argmax(-1), state
+        return self._scores(y, symbols).argmax(-1), state
 
     def inputs(self, contexts: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time d_model"]:
         """What the layer is given."""
@@ -271,7 +278,7 @@ class CompiledRNN(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Writes `weights.safetensors` and `compiled.json` into a folder."""
-        save_file = _safetensors().save_file
+        save_file = _safetensors().torch.save_file
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         machine = {
@@ -296,7 +303,7 @@ class CompiledRNN(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> CompiledRNN:
         """What `save` wrote, with its dtype."""
-        load_file = _safetensors().load_file
+        safetensors = _safetensors()
         folder = Path(folder)
         if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
             raise ValueError(
@@ -314,10 +321,10 @@ class CompiledRNN(nn.Module):
             )
             plan = Plan(config["method"], config["why"], Cost(*config["cost"]), config["exact"])
             network = cls(machine, plan, [CompiledStage(stage) for stage in config["stages"]])
-            tensors = load_file(folder / WEIGHTS)
+            tensors = safetensors.torch.load_file(folder / WEIGHTS)
             network.to(next(t.dtype for t in tensors.values() if t.is_floating_point()))
             network.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        except (*_MALFORMED, safetensors.SafetensorError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{folder} is not a compiled network: {reason}") from None
         return network
@@ -334,9 +341,10 @@ def _fill(module: CompiledStage, lowered: Lowered, symbol: Any, after: Any) -> N
 
 def _safetensors() -> Any:
     try:
-        return importlib.import_module("safetensors.torch")
+        importlib.import_module("safetensors.torch")
     except ImportError:
         raise ValueError("files of weights need safetensors: pip install safetensors") from None
+    return importlib.import_module("safetensors")
 
 
 def _pieces(time: int, length: int) -> Iterator[slice]:

@@ -366,6 +366,7 @@ class Program:
         method: how it was made.
         stages: its layers, first layer first, each with its tables.
         exact: whether all its numbers are exact in floating point (rotations are not).
+        note: what else there is to say about how it was made; may be empty.
 
     >>> from statetrack.compiler import compile_program
     >>> machine = Machine.from_regex("(a|b)*ab", "ab")
@@ -378,6 +379,7 @@ class Program:
     method: str
     stages: tuple[Stage, ...]
     exact: bool = True
+    note: str = ""
 
     @property
     def cost(self) -> Cost:

@@ -9,7 +9,9 @@ each projection is a table with a column for every symbol. What makes the number
 - v = SiLU(z): SiLU(32) is exactly 32 and SiLU(0) exactly 0, so 1 is stored as 32.
 - keys have unit norm: a one-hot key is exact. A swap of e_i and e_j would need (e_i - e_j)/√2,
   which is not; so a row that is ever swapped has two copies, and the key (1, 1, -1, -1)/2 is exact.
-  To overwrite such a row takes two steps, one for each copy.
+  To overwrite such a row takes two steps, one for each copy. After a gate of 0 or ε it takes one:
+  its copies and two spare rows, which nobody reads, share the key (1, 1, 1, 1)/2. That would mix
+  what the four hold, but all of it is below the last bit of what is written.
 - queries may be anything: what they read is compared, never stored.
 """
 
@@ -37,6 +39,7 @@ from statetrack.compiler.program import (
     ProgramLayer,
     Reflect,
     Step,
+    Write,
 )
 
 SCALE = 32.0
@@ -129,48 +132,44 @@ class _MicroStep:
 
 
 def _lower_delta(layer: DeltaLayer) -> Lowered:
-    copies = _copies(layer)
-    size, width = sum(map(len, copies)), len(layer.columns)
+    places = _places(layer)
+    copies, size, width = places.copies, places.size, len(layer.columns)
     heads = len(layer.symbols[0].queries)
-    steps = [list(_micro_steps(symbol.steps, copies, layer)) for symbol in layer.symbols]
+    steps = [
+        list(_micro_steps(symbol.steps, symbol.gate, places, width)) for symbol in layer.symbols
+    ]
     micro = max(1, *map(len, steps))
-    opening = list(_micro_steps(layer.start, copies, layer))
+    opening = list(_micro_steps(layer.start, 1.0, places, width))
     opening_tokens = [opening[i : i + micro] for i in range(0, len(opening), micro)]
     tokens = steps + opening_tokens
-    head_dim = max(size, width)
     d_model = max(len(tokens), heads * width)
-    inner = heads * head_dim
-    entries = inner * (1 + 2 * micro) * d_model
+    entries = heads * (size * (1 + micro) + width * micro) * d_model
     if entries > MAX_WEIGHTS:
         raise too_large(
             "weights of a layer", entries, MAX_WEIGHTS, "use another method, or fewer letters"
         )
     reflects = any(step.beta == 2 for token in tokens for step in token)
     gated = any(symbol.gate != 1 for symbol in layer.symbols)
-    # channels of qkv: q, then k_1..k_n, then v_1..v_n, each heads x head_dim
-    q = np.zeros((heads, head_dim, d_model))
-    k = np.zeros((micro, heads, head_dim, d_model))
-    v = np.zeros((micro, heads, head_dim, d_model))
+    # channels of qkv: q, then k_1..k_n, then v_1..v_n, for each head the rows or the columns of H
+    q = np.zeros((heads, size, d_model))
+    k = np.zeros((micro, heads, size, d_model))
+    v = np.zeros((micro, heads, width, d_model))
     logits = np.full((micro, heads, d_model), OFF)
     beta_logit = {2.0: SATURATED, 1.0: 0.0 if reflects else SATURATED}
     for x, token in enumerate(tokens):
         for j, step in enumerate(token):
-            k[j, :, :size, x] = step.key
-            v[j, :, :width, x] = step.value
+            k[j, :, :, x] = step.key
+            v[j, :, :, x] = step.value
             logits[j, :, x] = beta_logit[step.beta]
     for x, symbol in enumerate(layer.symbols):
         for head, query in enumerate(symbol.queries):
             for row, weight in enumerate(query):
                 q[head, copies[row][0], x] = weight
-    out = np.zeros((d_model, heads, head_dim))
-    for head in range(heads):
-        for column in range(width):
-            out[head * width + column, head, column] = 1.0
     weights = {
         "qkv_proj.weight": np.concatenate([w.reshape(-1, d_model) for w in (q, k, v)]),
         "beta_proj.weight": logits.reshape(-1, d_model),
-        "norm.weight": np.ones(head_dim),
-        "out_proj.weight": out.reshape(d_model, inner),
+        "norm.weight": np.ones(width),
+        "out_proj.weight": np.eye(d_model, heads * width),
     }
     if gated:
         gates = [symbol.gate for symbol in layer.symbols] + [1.0] * len(opening_tokens)
@@ -181,7 +180,8 @@ def _lower_delta(layer: DeltaLayer) -> Lowered:
         d_model=d_model,
         options={
             "num_heads": heads,
-            "head_dim": head_dim,
+            "head_dim": size,
+            "value_dim": width,
             "eigen_range": (-1.0 if reflects else 0.0, 1.0),
             "num_householders": micro,
             "forget_gate": gated,
@@ -198,37 +198,61 @@ def _lower_delta(layer: DeltaLayer) -> Lowered:
     )
 
 
-def _copies(layer: DeltaLayer) -> list[list[int]]:
-    """The places of each row: two for a row that is ever swapped, else one."""
+@dataclass(frozen=True)
+class _Places:
+    """Where the rows of a program's layer are among the `size` rows of the trained layer.
+
+    `copies` has two places for a row that is ever swapped, else one; `spare` two more, or none.
+    """
+
+    copies: list[list[int]]
+    spare: list[int]
+    size: int
+
+
+def _places(layer: DeltaLayer) -> _Places:
     every = [step for symbol in layer.symbols for step in symbol.steps]
     swapped = {row for step in every if isinstance(step, Swap) for row in (step.i, step.j)}
-    places: list[list[int]] = []
+    copies: list[list[int]] = []
     size = 0
     for row in range(len(layer.rows)):
         count = 2 if row in swapped else 1
-        places.append(list(range(size, size + count)))
+        copies.append(list(range(size, size + count)))
         size += count
-    return places
+    shrunk = [step for symbol in layer.symbols if symbol.gate < 1 for step in symbol.steps]
+    needed = any(isinstance(step, Write) and step.row in swapped for step in shrunk)
+    spare = [size, size + 1] if needed else []
+    return _Places(copies, spare, size + len(spare))
 
 
 def _micro_steps(
-    steps: tuple[Step, ...], copies: list[list[int]], layer: DeltaLayer
+    steps: tuple[Step, ...], gate: float, places: _Places, width: int
 ) -> Iterator[_MicroStep]:
-    size = sum(map(len, copies))
-    nothing = np.zeros(len(layer.columns))
+    """The steps of a symbol after its gate; `width` is the number of columns."""
+    nothing = np.zeros(width)
     for step in steps:
         if isinstance(step, Swap):
-            key = np.zeros(size)
-            key[copies[step.i]], key[copies[step.j]] = 1.0, -1.0
+            key = np.zeros(places.size)
+            key[places.copies[step.i]], key[places.copies[step.j]] = 1.0, -1.0
             yield _MicroStep(key, nothing, 2.0)
         elif isinstance(step, Reflect):
             yield _MicroStep(np.array(step.key), nothing, 2.0)
+        elif isinstance(step, Project):
+            yield from _overwrite(places.copies[step.i], nothing, places.size)
         else:
-            row = step.i if isinstance(step, Project) else step.row
-            value = nothing if isinstance(step, Project) else SCALE * np.array(step.value)
+            value, row = SCALE * np.array(step.value), places.copies[step.row]
             assert (value >= 0).all(), "SiLU stores no negative number exactly"
-            for place in copies[row]:
-                yield _MicroStep(np.eye(size)[place], value, 1.0)
+            if gate < 1 and len(row) == 2:
+                key = np.zeros(places.size)
+                key[[*row, *places.spare]] = 1.0
+                yield _MicroStep(key, 2 * value, 1.0)
+            else:
+                yield from _overwrite(row, value, places.size)
+
+
+def _overwrite(row: list[int], value: FloatArray, size: int) -> Iterator[_MicroStep]:
+    for place in row:
+        yield _MicroStep(np.eye(size)[place], value, 1.0)
 
 
 def _lower_diagonal(layer: DiagonalLayer) -> Lowered:

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
+from statetrack import ops
 from statetrack._typing import Float
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
+from statetrack.ops.convolution import Activation
 
 __all__ = [
     "HeadNorm",
@@ -138,19 +140,13 @@ class ShortConvolution(nn.Module):
         self,
         x: Float[Tensor, "batch time dim"],
         history: Float[Tensor, "batch past dim"] | None,
+        *,
+        activation: Activation | None,
     ) -> tuple[Float[Tensor, "batch time dim"], Float[Tensor, "batch past dim"]]:
         """The convolution, and the last width - 1 inputs for the next call."""
-        if history is None:
-            history = x.new_zeros(x.shape[0], self.width - 1, x.shape[2])
-        padded = torch.cat([history.to(x.dtype), x], dim=1)
-        time = x.shape[1]
-        weight = self.weight.to(x.dtype)
-        y = padded[:, :time] * weight[:, 0]
-        for j in range(1, self.width):
-            y = y + padded[:, j : j + time] * weight[:, j]
-        if self.bias is not None:
-            y = y + self.bias.to(x.dtype)
-        return y, padded[:, time:]
+        return ops.short_convolution(
+            x, self.weight, self.bias, activation=activation, initial_state=history
+        )
 
 
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:

@@ -44,6 +44,9 @@ class _Inputs(NamedTuple):
 class DeltaFamily(Layer):
     """H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n; y = Hᵀ q / √dim.
 
+    H [head_dim, value_dim] in each head; `head_dim` is d_model / num_heads where left out, and
+    `value_dim` is `head_dim`.
+
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
 
@@ -54,6 +57,7 @@ class DeltaFamily(Layer):
         *,
         eigen_range: Any,
         head_dim: int | None,
+        value_dim: int | None,
         num_householders: int,
         forget_gate: bool,
         output_gate: bool,
@@ -65,15 +69,17 @@ class DeltaFamily(Layer):
         super().__init__(d_model)
         if num_householders < 1:
             raise ValueError(f"num_householders={num_householders} must be at least 1")
+        if value_dim is not None and value_dim < 1:
+            raise ValueError(f"value_dim={value_dim} must be at least 1; None is head_dim")
         self.eigen_range = EigenRange.of(eigen_range)
         self.num_heads = num_heads
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
+        self.value_dim = value_dim or self.head_dim
         self.num_householders = num_householders
         self.qk_silu = qk_silu
         self.backend: ops.Backend = backend
-        inner = num_heads * self.head_dim
-        # channels: q, then k_1..k_n, then v_1..v_n
-        channels = inner * (1 + 2 * num_householders)
+        inner = num_heads * self.value_dim
+        channels = sum(self._channels())
         self.qkv_proj = linear(d_model, channels)
         self.beta_proj = linear(d_model, num_householders * num_heads)
         self.conv = ShortConvolution(channels, conv_size, bias=False) if conv_size else None
@@ -81,14 +87,13 @@ class DeltaFamily(Layer):
         self.A_log = nn.Parameter(torch.empty(num_heads)) if forget_gate else None
         self.dt_bias = nn.Parameter(torch.empty(num_heads)) if forget_gate else None
         self.gate_proj = linear(d_model, inner) if output_gate else None
-        self.norm = RMSNorm(self.head_dim, eps=norm_eps)
+        self.norm = RMSNorm(self.value_dim, eps=norm_eps)
         self.out_proj = linear(inner, d_model)
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Xavier-uniform projections of gain 2^-2.5; each of q, k_j and v_j counts as its own."""
-        inner = self.num_heads * self.head_dim
-        weights = list(self.qkv_proj.weight.detach().split(inner))
+        weights = list(self.qkv_proj.weight.detach().split(self._channels()))
         weights += [self.beta_proj.weight, self.out_proj.weight]
         weights += [proj.weight for proj in (self.decay_proj, self.gate_proj) if proj is not None]
         for weight in weights:
@@ -104,7 +109,12 @@ class DeltaFamily(Layer):
     @property
     def state_size(self) -> int:
         history = 0 if self.conv is None else self.conv.weight.shape[0] * (self.conv.width - 1)
-        return self.num_heads * self.head_dim**2 + history
+        return self.num_heads * self.head_dim * self.value_dim + history
+
+    def _channels(self) -> list[int]:
+        """How the channels of `qkv_proj` are cut: q, then k_1..k_n, then v_1..v_n."""
+        key, value = self.num_heads * self.head_dim, self.num_heads * self.value_dim
+        return [key] * (1 + self.num_householders) + [value] * self.num_householders
 
     def _mix(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
@@ -144,11 +154,15 @@ class DeltaFamily(Layer):
     def _inputs(self, x: Float[Tensor, "batch time d_model"], state: LayerState) -> _Inputs:
         qkv, history = self.qkv_proj(x), None
         if self.conv is not None:
-            qkv, history = self.conv(qkv, state.get("conv"))
-        inner = self.num_heads * self.head_dim
-        q, k, v = qkv.split([inner, *[inner * self.num_householders] * 2], dim=-1)
-        if self.qk_silu:
-            q, k = silu(q), silu(k)
+            activation = "silu" if self.qk_silu else None
+            qkv, history = self.conv(qkv, state.get("conv"), activation=activation)
+        elif self.qk_silu:
+            qkv = silu(qkv)
+        keys, values = self.num_heads * self.head_dim, self.num_heads * self.value_dim
+        n = self.num_householders
+        q, k, v = qkv.split([keys, n * keys, n * values], dim=-1)
+        if not self.qk_silu:
+            v = silu(v)
         micro = (self.num_householders, self.num_heads)
         beta = self.eigen_range.beta(torch.sigmoid(_wide(self.beta_proj(x))))
         decay = None
@@ -158,7 +172,7 @@ class DeltaFamily(Layer):
         return _Inputs(
             q=split_heads(q, self.num_heads),
             k=k.unflatten(-1, (*micro, self.head_dim)),
-            v=silu(v).unflatten(-1, (*micro, self.head_dim)),
+            v=v.unflatten(-1, (*micro, self.value_dim)),
             beta=beta.unflatten(-1, micro),
             decay=decay,
             history=history,

@@ -15,7 +15,8 @@ class DeltaNet(DeltaFamily):
     Each head's output is RMS-normalised before the last projection.
 
     `conv_size=0` leaves the convolution out; `qk_silu=False` leaves q and k without SiLU (the
-    paper's group experiments do both).
+    paper's group experiments do both). A head's state H is [head_dim, value_dim]; left out,
+    `head_dim` is d_model / num_heads and `value_dim` is `head_dim`.
 
     Yang et al. 2024 (arXiv:2406.06484), with the range of arXiv:2411.12537.
 
@@ -33,6 +34,7 @@ class DeltaNet(DeltaFamily):
         *,
         eigen_range: tuple[float, float] = (-1.0, 1.0),
         head_dim: int | None = None,
+        value_dim: int | None = None,
         conv_size: int = 4,
         qk_silu: bool = True,
         norm_eps: float = 1e-6,
@@ -43,6 +45,7 @@ class DeltaNet(DeltaFamily):
             num_heads,
             eigen_range=eigen_range,
             head_dim=head_dim,
+            value_dim=value_dim,
             num_householders=1,
             forget_gate=False,
             output_gate=False,

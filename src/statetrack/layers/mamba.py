@@ -105,8 +105,8 @@ class Mamba(Layer):
         u, z = self.in_proj(x).chunk(2, dim=-1)
         if self.conv is None:
             return silu(u), z, {}
-        u, history = self.conv(u, state.get("conv"))
-        return silu(u), z, {"conv": history}
+        u, history = self.conv(u, state.get("conv"), activation="silu")
+        return u, z, {"conv": history}
 
     def _selection(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Δ (in float32), B and C, all chosen by the input."""

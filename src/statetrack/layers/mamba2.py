@@ -115,9 +115,11 @@ class Mamba2(Layer):
         channels = self.d_inner + 2 * self.d_state
         z, ubc, step = self.in_proj(x).split([self.d_inner, channels, self.num_heads], dim=-1)
         new_state = {}
-        if self.conv is not None:
-            ubc, new_state["conv"] = self.conv(ubc, state.get("conv"))
-        u, B, C = silu(ubc).split([self.d_inner, self.d_state, self.d_state], dim=-1)
+        if self.conv is None:
+            ubc = silu(ubc)
+        else:
+            ubc, new_state["conv"] = self.conv(ubc, state.get("conv"), activation="silu")
+        u, B, C = ubc.split([self.d_inner, self.d_state, self.d_state], dim=-1)
         B, C = (part[:, :, None].expand(-1, -1, self.num_heads, -1) for part in (B, C))
         wide = step.to(torch.promote_types(step.dtype, torch.float32))
         return z, split_heads(u, self.num_heads), B, C, softplus(wide + self.dt_bias), new_state

@@ -152,10 +152,10 @@ class MLSTM(Layer):
 
     def _inputs(self, x: Float[Tensor, "batch time d_model"], state: LayerState) -> _Inputs:
         branch, z = self.up_proj(x).chunk(2, dim=-1)
-        convolved, history = branch, None
-        if self.conv is not None:
-            convolved, history = self.conv(branch, state.get("conv"))
-        convolved = silu(convolved)
+        if self.conv is None:
+            convolved, history = silu(branch), None
+        else:
+            convolved, history = self.conv(branch, state.get("conv"), activation="silu")
         q, k = _block_diagonal(self.q_weight, convolved), _block_diagonal(self.k_weight, convolved)
         v = _block_diagonal(self.v_weight, branch)
         gate_input = torch.cat([q, k, v], dim=-1)

@@ -38,11 +38,17 @@ _MODULES: dict[str, dict[str, str]] = {
         "reference": "_reference",
         "torch": "_torch.linear_attention",
         "numba": "_numba.linear_attention",
+        "triton": "_triton.linear_attention",
     },
     "delta_product": {
         "reference": "_reference",
         "torch": "_torch.delta",
         "triton": "_triton.delta",
+    },
+    "short_convolution": {
+        "reference": "_reference",
+        "torch": "_torch.convolution",
+        "triton": "_triton.convolution",
     },
     "matrix_scan": {"reference": "_reference", "torch": "_torch.dense"},
     "slstm_scan": {

@@ -1,4 +1,8 @@
-"""`delta_product` with the state in registers: one kernel forward, one backward.
+"""`delta_product`: which kernels run it, and those for short sequences.
+
+Long sequences go in chunks of matrix products (`_delta_chunked`), short ones token by token with
+the state in registers: one kernel forward, one backward, which the rest of this file is about. Both
+compute the same function; `runs_in_chunks` is the table that chooses.
 
 Letters: B batch, T time, N micro-steps per token, H heads, K key size, V value size. One program
 runs one head of one batch row for one block of value columns; the columns of the state never mix,
@@ -17,6 +21,8 @@ S back by subtraction: S - k uᵀ. A gate cannot be undone (a = 0), so with one 
 each token from the last saved state, which lies at most 7 tokens back.
 """
 
+import math
+from functools import cache
 from typing import no_type_check
 
 import torch
@@ -27,6 +33,8 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._triton import _delta_chunked
+from statetrack.ops._triton._delta_chunked import Launch
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
 __all__ = ["delta_product"]
@@ -34,6 +42,8 @@ __all__ = ["delta_product"]
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 KEEP_EVERY = 256  # tokens between saved states, without a gate: bounds what subtraction can lose
 KEEP_EVERY_GATED = 8
+CHUNKED = False  # until tests/gpu/test_delta_chunked.py, with today's launches, has run on a GPU
+CHUNKED_FROM = 256  # micro-steps in a sequence; estimated from both kernels' times, not measured
 
 
 def delta_product(
@@ -52,8 +62,29 @@ def delta_product(
     """See `statetrack.ops.delta_product`."""
     check_version()
     save = torch.is_grad_enabled()
-    y, state, *_ = _op(q, k, v, beta, decay, normalize_keys, scale, initial_state, save)
+    dtype = compute_dtype(q, k, v, beta, decay, initial_state)
+    op = _chunked_op if runs_in_chunks(q, k, v, dtype) else _op
+    y, state, *_ = op(q, k, v, beta, decay, normalize_keys, scale, initial_state, save)
     return y, state
+
+
+def runs_in_chunks(
+    q: Float[Tensor, "batch time heads key"],
+    k: Float[Tensor, "batch time micro heads key"],
+    v: Float[Tensor, "batch time micro heads value"],
+    state_dtype: torch.dtype,
+) -> bool:
+    """Which kernels run it: with `CHUNKED`, in chunks at sizes that a GPU was seen to get right.
+
+    | q, k, v       | state   | N        | K         | V         | T·N        | kernels        |
+    |---------------|---------|----------|-----------|-----------|------------|----------------|
+    | bfloat16      | float32 | up to 4  | 33 to 128 | 33 and up | 256 and up | chunks         |
+    | anything else |         |          |           |           |            | token by token |
+    """
+    time, micro, key, value = k.shape[1], k.shape[2], k.shape[4], v.shape[4]
+    fits = micro <= 4 and 32 < key <= 128 and value > 32 and time * micro >= CHUNKED_FROM
+    narrow = q.dtype == k.dtype == v.dtype == torch.bfloat16
+    return CHUNKED and narrow and state_dtype == torch.float32 and fits
 
 
 # ------------------------------------------------------------------------------------- kernels
@@ -78,6 +109,8 @@ def _write_coefficients(
     beta_at,
     T,
     H,
+    q_token,
+    k_token,
     keys,
     in_k,
     N: tl.constexpr,
@@ -97,11 +130,11 @@ def _write_coefficients(
         inside = rows < T
         row_at = at + rows * (4 * N + 1)
         tile = inside[:, None] & in_k[None, :]
-        q = tl.load(q_at + rows[:, None] * (H * K) + keys[None, :], mask=tile, other=0.0)
+        q = tl.load(q_at + rows[:, None] * q_token + keys[None, :], mask=tile, other=0.0)
         for j in tl.static_range(N):
-            row = rows * N + j
-            k = tl.load(k_at + row[:, None] * (H * K) + keys[None, :], mask=tile, other=0.0)
-            beta = tl.load(beta_at + row * H, mask=inside, other=0.0).to(COMPUTE)
+            k_row = k_at + j * H * K + rows[:, None] * k_token
+            k = tl.load(k_row + keys[None, :], mask=tile, other=0.0)
+            beta = tl.load(beta_at + (rows * N + j) * H, mask=inside, other=0.0).to(COMPUTE)
             tl.store(row_at + 4 * j, beta, mask=inside)
             if NORMALIZE:
                 square, is_vector = _square(k.to(tl.float64))
@@ -149,6 +182,9 @@ def _forward_kernel(
     T,
     H,
     kept,
+    q_token,
+    k_token,
+    v_token,
     N: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
@@ -160,8 +196,15 @@ def _forward_kernel(
     NORMALIZE: tl.constexpr,
     SAVE: tl.constexpr,
     EVERY: tl.constexpr,
+    REPAIR: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
+    """y, the final state and, with SAVE, what the backward needs, of one head and block of values.
+
+    `q_token`, `k_token` and `v_token` are the numbers from one token to the next.
+
+    With REPAIR only where the final state that is already there has a NaN or an infinity.
+    """
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
     b, h = head // H, head % H
@@ -171,11 +214,20 @@ def _forward_kernel(
     at = keys[:, None] * V + values[None, :]
     in_state = in_k[:, None] & in_v[None, :]
 
+    if REPAIR:
+        found = tl.load(final_ptr + head * K * V + at, mask=in_state, other=0.0)
+        if tl.sum(tl.where(tl.abs(found) < float("inf"), 0, 1)) == 0:
+            return
+
     row = b * T * H + h  # of a tensor [B, T, H]; one token on is H rows on
     micro = b * T * N * H + h  # of a tensor [B, T, N, H]
-    q_at = q_ptr + row * K + keys
-    k_at = k_ptr + micro * K + keys
-    v_at = v_ptr + micro * V + values
+    q_ptr += b * T * q_token + h * K
+    k_ptr += b * T * k_token + h * K
+    q_at = q_ptr + keys
+    k_at = k_ptr + keys
+    v_at = v_ptr + b * T * v_token + h * V + values
+    k_turn = k_token - (N - 1) * H * K  # from a token's last key to the next token's first
+    v_turn = v_token - (N - 1) * H * V
     e_at = e_ptr + micro * V + values
     y_at = y_ptr + row * V + values
     PER_TOKEN: tl.constexpr = 4 * N + 1
@@ -183,11 +235,13 @@ def _forward_kernel(
     kept_at = kept_ptr + head * kept * K * V + at
     _write_coefficients(
         coef_at,
-        q_ptr + row * K,
-        k_ptr + micro * K,
+        q_ptr,
+        k_ptr,
         beta_ptr + micro,
         T,
         H,
+        q_token,
+        k_token,
         keys,
         in_k,
         N,
@@ -206,7 +260,7 @@ def _forward_kernel(
     # away, two micro-steps before. The last token looks at itself again.
     k = tl.load(k_at, mask=in_k, other=0.0).to(COMPUTE)
     v = tl.load(v_at, mask=in_v, other=0.0).to(COMPUTE)
-    v_at += tl.where(T * N > 1, H, 0) * V
+    v_at += tl.where(T * N > 1, v_turn if N == 1 else H * V, 0)
     v_next = tl.load(v_at, mask=in_v, other=0.0).to(COMPUTE)
     q = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
     beta, r, high, low = _load_coefficients(coef_at, 0, NORMALIZE, COMPUTE)
@@ -219,18 +273,19 @@ def _forward_kernel(
         for t in range(first, tl.minimum(first + EVERY, T)):
             if decay_ptr is not None:
                 state *= tl.load(decay_ptr + row + t * H).to(COMPUTE)
-            step = tl.where(t + 1 < T, H, 0)
-            q_at += step * K
-            coef_next = coef_at + tl.where(t + 1 < T, PER_TOKEN, 0)
+            more = t + 1 < T
+            q_at += tl.where(more, q_token, 0)
+            coef_next = coef_at + tl.where(more, PER_TOKEN, 0)
             q_next = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
             for j in tl.static_range(N):
-                v_at += tl.where(t * N + j + 2 < T * N, H, 0) * V
+                v_step = v_turn if (j + 2) % N == 0 else H * V
+                v_at += tl.where(t * N + j + 2 < T * N, v_step, 0)
                 v_later = tl.load(v_at, mask=in_v, other=0.0).to(COMPUTE)
                 if j + 1 < N:
                     k_at += H * K
                     later = _load_coefficients(coef_at, j + 1, NORMALIZE, COMPUTE)
                 else:
-                    k_at += step * K
+                    k_at += tl.where(more, k_turn, 0)
                     later = _load_coefficients(coef_next, 0, NORMALIZE, COMPUTE)
                 k_next = tl.load(k_at, mask=in_k, other=0.0).to(COMPUTE)
                 w = tl.sum(state * k[:, None], 0)
@@ -254,12 +309,11 @@ def _forward_kernel(
 @no_type_check
 def _rewrite(
     state,
-    k_ptr,
+    k_at,
     e_ptr,
     beta_ptr,
     row,
     H,
-    keys,
     values,
     in_k,
     in_v,
@@ -271,7 +325,7 @@ def _rewrite(
     """The state after a token's writes k uᵀ, whose u = β e are known from the forward."""
     for j in tl.static_range(N):
         at = row + j * H
-        k = tl.load(k_ptr + at * K + keys, mask=in_k, other=0.0).to(COMPUTE)
+        k = tl.load(k_at + j * H * K, mask=in_k, other=0.0).to(COMPUTE)
         u = tl.load(e_ptr + at * V + values, mask=in_v, other=0.0)
         u *= tl.load(beta_ptr + at).to(COMPUTE)
         state += k[:, None] * u[None, :]
@@ -302,6 +356,8 @@ def _backward_kernel(
     T,
     H,
     kept,
+    q_token,
+    k_token,
     N: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
@@ -328,11 +384,15 @@ def _backward_kernel(
     # Inputs are loaded one micro-step ahead, from the last token to the first.
     row = first_row + (T - 1) * H
     micro = (b * T + T) * N * H - H + h
-    q_at = q_ptr + row * K + keys
+    q_at = q_ptr + (b * T + T - 1) * q_token + h * K + keys
     dy_at = dy_ptr + row * V + values
     PER_TOKEN: tl.constexpr = 4 * N + 1
     coef_at = coef_ptr + (head * T + T - 1) * PER_TOKEN
-    k_at = k_ptr + micro * K + keys
+    k_ptr += b * T * k_token + h * K + keys  # the first key of the row's first token
+    k_turn = (
+        k_token - (N - 1) * H * K
+    )  # from a token's first key back to the last of the one before
+    k_at = k_ptr + (T - 1) * k_token + (N - 1) * H * K
     e_at = e_ptr + micro * V + values
     q = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
     dy = tl.load(dy_at, mask=in_v, other=0.0).to(COMPUTE)
@@ -366,12 +426,11 @@ def _backward_kernel(
                     state *= tl.load(decay_ptr + first_row + s * H).to(COMPUTE)
                     state = _rewrite(
                         state,
-                        k_ptr,
+                        k_ptr + s * k_token,
                         e_ptr,
                         beta_ptr,
                         (b * T + s) * N * H + h,
                         H,
-                        keys,
                         values,
                         in_k,
                         in_v,
@@ -385,12 +444,11 @@ def _backward_kernel(
                 state *= decay
                 state = _rewrite(
                     state,
-                    k_ptr,
+                    k_ptr + t * k_token,
                     e_ptr,
                     beta_ptr,
                     micro,
                     H,
-                    keys,
                     values,
                     in_k,
                     in_v,
@@ -401,7 +459,8 @@ def _backward_kernel(
                 )
 
             step = tl.where(t > 0, H, 0)  # the first token looks at itself again
-            q_next = tl.load(q_at - step * K, mask=in_k, other=0.0).to(COMPUTE)
+            q_at -= tl.where(t > 0, q_token, 0)
+            q_next = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
             dy_next = tl.load(dy_at - step * V, mask=in_v, other=0.0).to(COMPUTE)
             back = tl.where(t > 0, PER_TOKEN, 0)
             r_q_next = tl.load(coef_at - back + 4 * N)
@@ -412,7 +471,6 @@ def _backward_kernel(
                 r_unit = r_q * (1.0 / SCALE if SCALE != 0 else 0.0)
                 dq -= q * (tl.sum(q * dq) * r_unit * r_unit)
             tl.store(dq_ptr + (slab + row) * K + keys, dq, mask=in_k)
-            q_at -= step * K
             dy_at -= step * V
 
             for i in tl.static_range(N):
@@ -422,7 +480,7 @@ def _backward_kernel(
                     e_at -= H * V
                     later = _load_coefficients(coef_at, N - 2 - i, NORMALIZE, COMPUTE)
                 else:
-                    k_at -= step * K
+                    k_at -= tl.where(t > 0, k_turn, 0)
                     e_at -= step * V
                     coef_at -= back
                     later = _load_coefficients(coef_at, N - 1, NORMALIZE, COMPUTE)
@@ -489,20 +547,41 @@ def _forward(
     initial_state: Tensor | None,
     save: bool,
 ) -> tuple[Tensor, ...]:
-    inputs = (q, k, v, beta, decay, normalize, scale, initial_state, save)
-    results = _forward_fake(*inputs)
+    inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
+    results = _forward_fake(*inputs, save)
+    if results[1].numel() > 0:
+        with on_device_of(q):
+            _forward_launch(*inputs, results, save, repair=False).run()
+    return results
+
+
+def _forward_launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor | None,
+    normalize: bool,
+    scale: float,
+    initial_state: Tensor | None,
+    results: tuple[Tensor, ...],
+    save: bool,
+    repair: bool,
+) -> Launch:
+    """What fills `results`, those of `_forward_fake`."""
     y, state, e, kept, coef = results
-    if state.numel() == 0:
-        return results
     batch, time, micro, heads, key = k.shape
     value = v.shape[-1]
     keys, values, warps = _forward_tile(key, value)
     blocks = triton.cdiv(value, values)
-    with on_device_of(q):
-        _forward_kernel[(batch * heads * blocks,)](
-            q.contiguous(),
-            k.contiguous(),
-            v.contiguous(),
+    (q, q_token), (k, k_token), (v, v_token) = _by_token(q), _by_token(k), _by_token(v)
+    return Launch(
+        _forward_kernel,
+        batch * heads * blocks,
+        (
+            q,
+            k,
+            v,
             beta.contiguous(),
             _contiguous(decay),
             _contiguous(initial_state),
@@ -514,21 +593,27 @@ def _forward(
             time,
             heads,
             _kept(time, decay is not None),
-            N=micro,
-            K=key,
-            V=value,
-            BK=keys,
-            BV=values,
-            BT=_coefficient_rows(keys),
-            NV=blocks,
-            SCALE=scale,
-            NORMALIZE=normalize,
-            SAVE=save,
-            EVERY=KEEP_EVERY if decay is None else KEEP_EVERY_GATED,
-            COMPUTE=triton_dtype(state.dtype),
-            num_warps=warps,
-        )
-    return results
+            q_token,
+            k_token,
+            v_token,
+        ),
+        {
+            "N": micro,
+            "K": key,
+            "V": value,
+            "BK": keys,
+            "BV": values,
+            "BT": _coefficient_rows(keys),
+            "NV": blocks,
+            "SCALE": scale,
+            "NORMALIZE": normalize,
+            "SAVE": save,
+            "EVERY": KEEP_EVERY if decay is None else KEEP_EVERY_GATED,
+            "REPAIR": repair,
+            "COMPUTE": triton_dtype(state.dtype),
+            "num_warps": warps,
+        },
+    )
 
 
 def _forward_fake(
@@ -587,10 +672,11 @@ def _backward(
     slabs = sums
     if blocks > 1:
         slabs = [state.new_empty(blocks, *grad.shape) for grad in sums]
+    (q, q_token), (k, k_token) = _by_token(q), _by_token(k)
     with on_device_of(q):
         _backward_kernel[(batch * heads * blocks,)](
-            q.contiguous(),
-            k.contiguous(),
+            q,
+            k,
             beta.contiguous(),
             _contiguous(decay),
             _contiguous(initial_state),
@@ -610,6 +696,8 @@ def _backward(
             time,
             heads,
             _kept(time, decay is not None),
+            q_token,
+            k_token,
             N=micro,
             K=key,
             V=value,
@@ -650,6 +738,22 @@ def _backward_fake(
     return tuple(v.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
 
 
+def _by_token(x: Tensor) -> tuple[Tensor, int]:
+    """x [B,T,...] with every token in one piece, and the numbers from one token to the next.
+
+    A part of a wider row, as a projection to q, k and v at once leaves it, is taken as it lies.
+    """
+    batch, time, *inner = x.shape
+    size = math.prod(inner)
+    token = x.stride(1) if time > 1 else size
+    one_piece = all(
+        stride == math.prod(inner[axis + 1 :]) for axis, stride in enumerate(x.stride()[2:])
+    )
+    if one_piece and (batch == 1 or x.stride(0) == time * token):
+        return x, token
+    return x.contiguous(), size
+
+
 def _contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
@@ -669,5 +773,92 @@ _op = differentiable_op(
     ),
     backward=_backward,
     backward_fake=_backward_fake,
+    num_outputs=2,
+)
+
+
+def _forward_in_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor | None,
+    normalize: bool,
+    scale: float,
+    initial_state: Tensor | None,
+    save: bool,
+) -> tuple[Tensor, ...]:
+    """In chunks; and then token by token, but only where a NaN or an infinity reached the state.
+
+    Products with the zeros of a triangle would show a NaN to tokens of its chunk that came before.
+    """
+    inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
+    if q.is_cuda and q.shape[0] > 0:
+        kinds = tuple(None if x is None else x.dtype for x in (q, k, v, beta, decay, initial_state))
+        with on_device_of(q):
+            _compile_ahead(k.shape[1:], v.shape[-1], kinds, normalize, scale, save, q.device)
+    results = _delta_chunked.forward(*inputs, save)
+    y, state, *_ = results
+    if state.numel() > 0:
+        unsaved = _forward_fake(*inputs, False)[2:]
+        with on_device_of(q):
+            _forward_launch(*inputs, (y, state, *unsaved), save=False, repair=True).run()
+    return results
+
+
+@cache
+def _compile_ahead(
+    keys: torch.Size,
+    value: int,
+    kinds: tuple[torch.dtype | None, ...],
+    normalize: bool,
+    scale: float,
+    save: bool,
+    device: torch.device,
+) -> None:
+    """Has everything compiled that inputs of these sizes and dtypes need, side by side."""
+    time, micro, heads, key = keys
+    rows = (1, time, micro, heads)
+    shapes = (
+        (1, time, heads, key),
+        (*rows, key),
+        (*rows, value),
+        rows,
+        (1, time, heads),
+        (1, heads, key, value),
+    )
+    q, k, v, beta, decay, start = (
+        None if kind is None else torch.empty(shape, dtype=kind, device="meta")
+        for shape, kind in zip(shapes, kinds, strict=True)
+    )
+    assert q is not None and k is not None and v is not None and beta is not None
+    inputs = (q, k, v, beta, decay, normalize, scale, start)
+    results = _delta_chunked.forward_fake(*inputs, save)
+    y, state, inverse, attention, vectors, between, states, errors = results
+    launches = _delta_chunked.forward_launches(*inputs, save, *results)
+    unsaved = _forward_fake(*inputs, False)[2:]
+    launches.append(_forward_launch(*inputs, (y, state, *unsaved), save=False, repair=True))
+    if save:
+        saved = (inverse, attention, vectors, between, states, errors)
+        dq, dk, dv, dbeta, ddecay, dstart = _delta_chunked.backward_fake(*inputs)
+        grads = (dq, dk, dv.to(states.dtype), dbeta, ddecay, dstart)
+        launches += _delta_chunked.backward_launches(
+            q, k, v, decay, normalize, scale, start, state, *saved, y, state, *grads
+        )
+    _delta_chunked.compile_together(launches)
+
+
+_chunked_op = differentiable_op(
+    "delta_product_triton_chunked",
+    schema=f"({_INPUTS}) -> ({', '.join(['Tensor'] * 8)})",
+    forward=_forward_in_chunks,
+    forward_fake=_delta_chunked.forward_fake,
+    backward_schema=(
+        f"({_INPUTS}, Tensor y, Tensor state, Tensor inverse, Tensor attention, Tensor vectors,"
+        " Tensor between, Tensor states, Tensor errors, Tensor dy, Tensor dstate)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+    backward=_delta_chunked.backward,
+    backward_fake=_delta_chunked.backward_fake,
     num_outputs=2,
 )

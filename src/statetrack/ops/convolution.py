@@ -1,0 +1,51 @@
+"""`short_convolution`: what a token takes from the few before it, channel by channel."""
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from statetrack._typing import Float
+from statetrack.ops._checks import check_devices, check_shape
+from statetrack.ops._dispatch import Backend, implementation
+
+__all__ = ["Activation", "short_convolution"]
+
+Activation = Literal["silu"]
+
+
+def short_convolution(
+    x: Float[Tensor, "batch time channels"],
+    weight: Float[Tensor, "channels width"],
+    bias: Float[Tensor, "channels"] | None = None,
+    *,
+    activation: Activation | None = None,
+    initial_state: Float[Tensor, "batch past channels"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "batch past channels"]]:
+    """z_t = bias + Σ_j weight[:, j] ∘ x_{t-width+1+j} for j = 0..width-1; y = z, or z·σ(z).
+
+    The last column of `weight` meets the token itself. The state holds the last width - 1 inputs
+    (past = width - 1), zeros unless given; it is float32, or float64 if any input is, as are the
+    sums; y has the dtype of x.
+
+    >>> import torch
+    >>> x, difference = torch.tensor([[[1.0], [3.0], [6.0]]]), torch.tensor([[-1.0, 1.0]])
+    >>> short_convolution(x, difference)[0].flatten()
+    tensor([1., 2., 3.])
+    """
+    sizes: dict[str, int] = {}
+    check_shape("x", x, "batch time channels", sizes)
+    check_shape("weight", weight, "channels width", sizes)
+    if sizes["width"] < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: width must be at least 1")
+    if bias is not None:
+        check_shape("bias", bias, "channels", sizes)
+    if initial_state is not None:
+        sizes["past"] = sizes["width"] - 1
+        check_shape("initial_state", initial_state, "batch past channels", sizes)
+    check_devices(x=x, weight=weight, bias=bias, initial_state=initial_state)
+    if activation is not None and activation not in get_args(Activation):
+        raise ValueError(f"activation={activation!r} is not 'silu' or None")
+    run = implementation("short_convolution", backend, x.device)
+    y, final_state = run(x, weight, bias, activation == "silu", initial_state)
+    return y, final_state

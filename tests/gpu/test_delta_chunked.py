@@ -1,0 +1,188 @@
+"""The chunked kernels of the delta rule on a real GPU. Skipped where there is none.
+
+What they are compared with is the token-by-token kernel in float64, which test_kernels.py compares
+with the definition.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from statetrack import ops
+from statetrack.ops._triton import _delta_chunked, delta
+from tests.helpers import relative_error
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except in float64, in which the other kernel is the judge."""
+    monkeypatch.setattr(delta, "runs_in_chunks", lambda q, k, v, dtype: dtype == torch.float32)
+
+
+def draw(
+    batch: int,
+    time: int,
+    micro: int,
+    heads: int,
+    key: int,
+    value: int,
+    *,
+    gated: bool,
+) -> dict[str, Tensor]:
+    """Random inputs in which β and the gates are often at their extremes."""
+    g = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, device="cuda")
+
+    rows = (batch, time, micro, heads)
+    beta = (3 * torch.rand(*rows, generator=g, device="cuda") - 0.5).clamp(0, 2)
+    inputs = {
+        "q": normal(batch, time, heads, key),
+        "k": normal(*rows, key),
+        "v": normal(*rows, value),
+        "beta": beta,
+    }
+    if gated:
+        decay = (3 * torch.rand(batch, time, heads, generator=g, device="cuda") - 1.5).clamp(-1, 1)
+        decay[:, 7::31] = 0
+        inputs["decay"] = decay
+    inputs = {name: x.to(BF16) for name, x in inputs.items()}
+    return inputs | {"initial_state": normal(batch, heads, key, value)}
+
+
+def with_grads(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+    y, state = ops.delta_product(**leaves, backend="triton")
+    g = torch.Generator("cuda").manual_seed(7)
+    dy, dstate = (torch.randn(x.shape, generator=g, device="cuda").to(BF16) for x in (y, state))
+    grads = torch.autograd.grad(
+        [y, state], list(leaves.values()), [dy.to(y.dtype), dstate.to(state.dtype)]
+    )
+    return {"y": y, "state": state} | {f"d{n}": x for n, x in zip(leaves, grads, strict=True)}
+
+
+def expect_match(inputs: dict[str, Tensor]) -> None:
+    expected = with_grads({name: x.double() for name, x in inputs.items()})
+    got = with_grads(inputs)
+    for name, want in expected.items():
+        error = relative_error(got[name], want)
+        allowed = 5e-5 if name == "state" else 1e-2
+        assert error < allowed, f"{name}: relative error {error:.2e}, allowed {allowed:.0e}"
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize(
+    ("micro", "time", "key", "value"),
+    [
+        (1, 1, 64, 64),
+        (1, 63, 64, 64),
+        (1, 1000, 128, 128),
+        (1, 200, 96, 160),
+        (2, 65, 64, 64),
+        (2, 500, 128, 128),
+        (3, 50, 64, 64),
+        (4, 300, 128, 128),
+    ],
+)
+def test_equals_token_by_token_in_float64(
+    micro: int, time: int, key: int, value: int, gated: bool
+) -> None:
+    expect_match(draw(2, time, micro, 2, key, value, gated=gated))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_tiles_that_were_faster(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in use until this has passed on a GPU; docs/kernels.md has their times."""
+    carry, gradient = {"num_warps": 8, "num_stages": 2}, {"num_warps": 8, "num_stages": 2}
+    monkeypatch.setattr(_delta_chunked, "_carry_tile", lambda value: (128, carry))
+    monkeypatch.setattr(_delta_chunked, "_gradient_tile", lambda value: (64, gradient))
+    delta._compile_ahead.cache_clear()
+    expect_match(draw(2, 1000, 1, 2, 128, 128, gated=gated))
+    expect_match(draw(2, 300, 2, 2, 128, 128, gated=gated))
+
+
+def test_gates_and_strengths_may_be_wider() -> None:
+    inputs = draw(2, 100, 1, 2, 64, 64, gated=True)
+    wider = inputs | {name: inputs[name].float() for name in ("beta", "decay")}
+    got, expected = with_grads(wider), with_grads(inputs)
+    assert got["dbeta"].dtype == got["ddecay"].dtype == torch.float32
+    assert all(relative_error(got[name], expected[name]) < 5e-3 for name in expected)
+
+
+@pytest.mark.parametrize("keys", [1, 5])
+@pytest.mark.parametrize("size", [64, 128])
+def test_reflections_do_not_drift(size: int, keys: int) -> None:
+    """β = 2, one key or five in random order; writes only in the first 16 of 8192 tokens."""
+    time = 8192
+    g = torch.Generator("cuda").manual_seed(1)
+    letters = torch.randint(keys, (4, time, 1), generator=g, device="cuda")
+    v = torch.randn(4, time, 1, size, generator=g, device="cuda")
+    v[:, 16:] = 0
+    inputs = {
+        "q": torch.randn(4, time, 1, size, generator=g, device="cuda").to(BF16),
+        "k": torch.randn(keys, size, generator=g, device="cuda")[letters].to(BF16),
+        "v": v.to(BF16),
+        "beta": torch.full((4, time, 1), 2.0, device="cuda", dtype=BF16),
+        "initial_state": torch.randn(4, 1, size, size, generator=g, device="cuda"),
+    }
+    with torch.no_grad():
+        _, state = ops.delta_rule(**inputs, backend="triton")
+        wide = {name: x.double() for name, x in inputs.items()}
+        _, exact = ops.delta_rule(**wide, backend="triton")
+    assert relative_error(state, exact) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "beta", "decay"])
+def test_nan_in_nan_out(name: str) -> None:
+    """From its token on and only in its own row, although chunks are computed at once."""
+    inputs = draw(2, 200, 1, 2, 64, 64, gated=True)
+    inputs[name][0, 100] = torch.nan
+    with torch.no_grad():
+        squeezed = {n: x[:, :, 0] if n in ("k", "v", "beta") else x for n, x in inputs.items()}
+        y, state = ops.delta_rule(**squeezed, backend="triton")
+    assert y[0, 100].isnan().all()
+    assert not y[0, :100].isnan().any()
+    assert not y[1:].isnan().any()
+    if name != "q":
+        assert y[0, 100:].isnan().all() and state[0].isnan().all()
+
+
+def test_strided_empty_and_same_bits() -> None:
+    inputs = draw(2, 150, 2, 2, 64, 64, gated=True)
+    first, second = with_grads(inputs), with_grads(inputs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    strided = {name: torch.stack([x, x], dim=-1)[..., 0] for name, x in inputs.items()}
+    third = with_grads(strided)
+    assert all(torch.equal(first[name], third[name]) for name in first)
+    empty = with_grads({name: x[:0] for name, x in inputs.items()})
+    assert empty["y"].shape == (0, 150, 2, 64) and empty["dk"].shape == (0, 150, 2, 2, 64)
+
+
+def test_captured_in_a_cuda_graph() -> None:
+    inputs = draw(2, 150, 1, 2, 64, 64, gated=True)
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+
+    def step() -> list[Tensor]:
+        y, _ = ops.delta_product(**leaves, backend="triton")
+        return [y.detach(), *torch.autograd.grad(y.sum(), list(leaves.values()))]
+
+    expected = step()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = step()
+    for x in captured:
+        x.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    for got, want in zip(captured, expected, strict=True):
+        assert torch.equal(got, want)

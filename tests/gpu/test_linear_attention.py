@@ -1,0 +1,90 @@
+"""Linear attention on a real GPU: every tile and both forms against the float64 reference."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from statetrack import ops
+from tests.gpu.test_kernels import expect_match
+from tests.helpers import relative_error
+from tests.ops.cases import Case
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def attention(time: int, key: int, value: int, *, vector: bool) -> Case:
+    """Gates of both signs, with tokens whose gates are all exactly 0, -1 and 1."""
+    g = torch.Generator("cuda").manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
+    decay = torch.tanh(2 * draw(2, time, 2, key if vector else 1))
+    for t, gate in ((3, 0.0), (5, -1.0), (6, 1.0)):
+        decay[:, t] = gate
+    made = {
+        "q": draw(2, time, 2, key),
+        "k": draw(2, time, 2, key) / key**0.5,
+        "v": draw(2, time, 2, value),
+        "decay": decay,
+        "initial_state": draw(2, 2, key, value),
+    }
+    return Case("linear_attention", lambda t, g: made, ("q", "k", "v", "decay"), {"scale": 0.7})
+
+
+def in_dtype(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {n: x if n == "initial_state" else x.to(dtype) for n, x in inputs.items()}
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+GATES = pytest.mark.parametrize("vector", [True, False], ids=["vector", "scalar"])
+
+
+@DTYPES
+@GATES
+@pytest.mark.parametrize(
+    ("chunks", "key", "value"),
+    [(False, *size) for size in [(16, 32), (32, 32), (32, 33), (64, 64), (64, 65), (128, 128)]]
+    + [(False, 256, 64), (True, 32, 32), (True, 48, 65), (True, 128, 128), (True, 256, 64)],
+)
+def test_every_tile(
+    key: int,
+    value: int,
+    vector: bool,
+    dtype: torch.dtype,
+    chunks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each head size has its own (tile, warps); both forms must be right at all of them."""
+    from statetrack.ops._triton import linear_attention
+
+    monkeypatch.setattr(linear_attention, "_in_chunks", lambda k, v, dtype: chunks)
+    case = attention(77, key, value, vector=vector)
+    inputs = in_dtype(case.inputs(77), dtype)
+    expect_match(case, inputs, 2e-5 if dtype == torch.float32 else 1e-2)
+    state = case.run(inputs, "triton")[1]
+    exact = case.run({n: x.double() for n, x in inputs.items()}, "reference")[1]
+    assert relative_error(state, exact) < 2e-5
+
+
+@GATES
+def test_long_sequences_keep_their_state(vector: bool) -> None:
+    """16,384 tokens with gates of ±1: nothing is forgotten, and float32 sums stay near float64."""
+    g = torch.Generator("cuda").manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
+    q, k, v = (draw(1, 16384, 1, 64) for _ in range(3))
+    decay = draw(1, 16384, 1, 64 if vector else 1).sign()
+    with torch.no_grad():
+        _, state = ops.linear_attention(q, k, v, decay, backend="triton")
+        wide = (x.double() for x in (q, k, v, decay))
+        _, exact = ops.linear_attention(*wide, backend="triton")  # float64: the recurrence
+    assert relative_error(state, exact) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
+def test_nan_in_chunks(name: str) -> None:
+    """A NaN shows from its token on, not in the tokens of its chunk before it."""
+    case = attention(300, 32, 32, vector=True)
+    inputs = {n: x.clone() for n, x in case.inputs(300).items()}
+    inputs[name][0, 150] = torch.nan
+    y, _ = case.run(inputs, "triton")
+    assert y[0, 150].isnan().all()
+    assert not y[0, :150].isnan().any() and not y[1:].isnan().any()
+    assert name == "q" or y[0, 151:].isnan().all()

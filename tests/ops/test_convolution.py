@@ -1,0 +1,40 @@
+"""Of the short convolution: what the table of cases does not reach."""
+
+import pytest
+import torch
+
+from statetrack import ops
+from tests.helpers import relative_error, unhooked
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_width_one_is_a_product_with_an_empty_state(backend: ops.Backend) -> None:
+    x, weight, bias = draw(2, 5, 3), draw(3, 1, seed=1).requires_grad_(), draw(3, seed=2)
+    start = x.new_zeros(2, 0, 3)
+    y, state = ops.short_convolution(x, weight, bias, initial_state=start, backend=backend)
+    assert relative_error(y, x * weight[:, 0] + bias) < 1e-15
+    assert state.shape == (2, 0, 3)
+    (grad,) = torch.autograd.grad(y.sum(), weight)
+    assert relative_error(grad[:, 0], x.sum((0, 1))) < 1e-12
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_equals_pytorchs_own(backend: ops.Backend) -> None:
+    x, weight, bias = draw(2, 20, 6), draw(6, 4, seed=1), draw(6, seed=2)
+    y, state = ops.short_convolution(x, weight, bias, activation="silu", backend=backend)
+    z = torch.nn.functional.conv1d(x.mT, weight[:, None], bias, padding=3, groups=6)[..., :20].mT
+    assert relative_error(y, torch.nn.functional.silu(z)) < 1e-12
+    assert torch.equal(state, x[:, 17:])
+
+
+def test_an_unknown_activation_and_no_taps_are_refused() -> None:
+    function = unhooked(ops.short_convolution)
+    with pytest.raises(ValueError, match="activation='relu' is not 'silu' or None"):
+        function(draw(1, 2, 3), draw(3, 4), activation="relu")
+    with pytest.raises(ValueError, match="width must be at least 1"):
+        function(draw(1, 2, 3), draw(3, 0))
