@@ -137,11 +137,7 @@ class Session:
 
     def restore(self, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        if position["device"] != self.device.type:
-            raise ValueError(
-                f"the run was started on {position['device']} and cannot go on, with the same "
-                f"numbers, on {self.device.type}; give device={position['device']!r}"
-            )
+        check_device(position, self.device)
         weights = {name: tensors[f"model.{name}"] for name in self.model.state_dict()}
         self.model.load_state_dict(weights)
         for name, parameter in self.model.named_parameters():
@@ -163,6 +159,15 @@ def train(config: RunConfig, *, device: torch.device | str = "cpu") -> Iterator[
     """
     for rows in Session(config, device=device):
         yield from rows
+
+
+def check_device(position: dict[str, Any], device: torch.device) -> None:
+    """Refuses to go on with a run on another kind of device than it was started on."""
+    if position["device"] != device.type:
+        raise ValueError(
+            f"the run was started on {position['device']} and cannot go on, with the same "
+            f"numbers, on {device.type}; give device={position['device']!r}"
+        )
 
 
 def loss_and_accuracy(

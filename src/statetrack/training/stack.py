@@ -26,7 +26,12 @@ from statetrack.models import Tagger
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import OptimizerConfig, RunConfig
-from statetrack.training.loop import NonFiniteLoss, loss_and_accuracy, non_finite
+from statetrack.training.loop import (
+    NonFiniteLoss,
+    check_device,
+    loss_and_accuracy,
+    non_finite,
+)
 from statetrack.training.optimizer import decays
 from statetrack.training.precision import autocast, avoid_amx_trap
 from statetrack.training.records import Record
@@ -282,11 +287,7 @@ class Stack:
 
     def restore(self, run: int, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
         """The inverse of `state`. All runs must be brought to the same step."""
-        if position["device"] != self.device.type:
-            raise ValueError(
-                f"the run was started on {position['device']} and cannot go on, with the same "
-                f"numbers, on {self.device.type}; give device={position['device']!r}"
-            )
+        check_device(position, self.device)
         sources = {
             "model": self.buffers.weights,
             "optimizer.exp_avg": self.buffers.mean,
