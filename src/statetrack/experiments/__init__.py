@@ -5,8 +5,9 @@ import difflib
 from statetrack.experiments._base import Experiment as Experiment
 from statetrack.experiments._base import Scale as Scale
 from statetrack.experiments._base import Version as Version
-from statetrack.experiments.chomsky import CHOMSKY, SIGNED_GATES
+from statetrack.experiments.chomsky import CHOMSKY
 from statetrack.experiments.parity_diagonal import PARITY_DIAGONAL
+from statetrack.experiments.signed_gates import SIGNED_GATES
 from statetrack.experiments.words import HOUSEHOLDERS, S5, Z60
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -8,7 +8,7 @@ from statetrack.experiments._base import Experiment, Scale, Version, shrink
 from statetrack.models import TaggerConfig, paper_config
 from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
-__all__ = ["CHOMSKY", "MODELS", "SIGNED_GATES", "TASKS", "chomsky", "signed_gates"]
+__all__ = ["CHOMSKY", "MODELS", "TASKS", "cell", "chomsky"]
 
 TASKS = ("parity", "mod_arithmetic", "mod_arithmetic_brackets")
 POSITIVE, SIGNED = (0.0, 1.0), (-1.0, 1.0)
@@ -22,9 +22,6 @@ MODELS: tuple[Model, ...] = (
     ("DeltaNet", SIGNED),
 )
 TRANSFORMER: Model = ("Attention", None)
-GATED: tuple[Model, ...] = tuple(
-    (mixer, between) for mixer in ("GLA", "Mamba2", "MLSTM") for between in (POSITIVE, SIGNED)
-)
 XLSTM = ("MLSTM", "SLSTM")
 
 
@@ -83,21 +80,11 @@ def chomsky(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
         config
         for task in TASKS
         for model in models
-        for config in _cell(scale, version, task, model, quick_steps=10_000)
+        for config in cell(scale, version, task, model, quick_steps=10_000)
     ]
 
 
-def signed_gates(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
-    """The extended range in the layers that the paper left positive: GLA, Mamba2 and mLSTM."""
-    return [
-        config
-        for task in ("parity", "mod_arithmetic")
-        for model in GATED
-        for config in _cell(scale, version, task, model, quick_steps=10_000)
-    ]
-
-
-def _cell(
+def cell(
     scale: Scale, version: Version, task: str, model: Model, *, quick_steps: int
 ) -> list[RunConfig]:
     """The runs of one task and one model: learning rates times seeds."""
@@ -150,9 +137,4 @@ CHOMSKY = Experiment(
     aliases=("table-3", "table3"),
     summary="parity and modular arithmetic with every model of the paper",
     runs=chomsky,
-)
-SIGNED_GATES = Experiment(
-    name="signed-gates",
-    summary="GLA, Mamba2 and mLSTM with the extended range, which the paper did not try",
-    runs=signed_gates,
 )

@@ -11,7 +11,7 @@ import dataclasses
 from statetrack.models import TaggerConfig, paper_config
 from statetrack.training import EvaluationConfig, OptimizerConfig, Run, RunConfig, ScheduleConfig
 
-__all__ = ["demo", "scaled_curve"]
+__all__ = ["demo", "recipe", "scaled_curve"]
 
 TRAINED_TO, TESTED_TO = 40, 256
 RATES = {"DeltaNet": 1e-2, "Mamba": 5e-3}
@@ -20,29 +20,34 @@ RATES = {"DeltaNet": 1e-2, "Mamba": 5e-3}
 def demo(seed: int = 0) -> list[RunConfig]:
     """The four runs: DeltaNet and Mamba, each with both ranges."""
     return [
-        RunConfig(
-            task="parity_dense",
-            model=_model(mixer, between),
-            steps=1500,
-            batch=32,
-            lengths=(3, TRAINED_TO),
-            optimizer=OptimizerConfig(lr=RATES[mixer], clip_norm=1.0),
-            schedule=ScheduleConfig(warmup=0.05),
-            evaluation=EvaluationConfig(
-                every=500,
-                task="parity",
-                size=2048,
-                lengths=(TRAINED_TO + 1, TESTED_TO),
-                test_lengths=(3, TESTED_TO),
-            ),
-            seed=seed,
-            data_seed=seed,
-            log_every=50,
-            checkpoint_every=500,
-        )
-        for mixer in RATES
+        recipe(_model(mixer, between), rate=rate, seed=seed)
+        for mixer, rate in RATES.items()
         for between in ((0.0, 1.0), (-1.0, 1.0))
     ]
+
+
+def recipe(model: TaggerConfig, *, rate: float, seed: int) -> RunConfig:
+    """How the demo trains a model."""
+    return RunConfig(
+        task="parity_dense",
+        model=model,
+        steps=1500,
+        batch=32,
+        lengths=(3, TRAINED_TO),
+        optimizer=OptimizerConfig(lr=rate, clip_norm=1.0),
+        schedule=ScheduleConfig(warmup=0.05),
+        evaluation=EvaluationConfig(
+            every=500,
+            task="parity",
+            size=2048,
+            lengths=(TRAINED_TO + 1, TESTED_TO),
+            test_lengths=(3, TESTED_TO),
+        ),
+        seed=seed,
+        data_seed=seed,
+        log_every=50,
+        checkpoint_every=500,
+    )
 
 
 def _model(mixer: str, between: tuple[float, float]) -> TaggerConfig:

@@ -26,6 +26,7 @@ PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("chomsky", "paper", "iclr"),
     ("s5", "paper", "iclr"),
     ("z60", "paper", "iclr"),
+    ("signed-gates", "quick", "iclr"),
     ("signed-gates", "paper", "ran"),
     ("householders", "paper", "iclr"),
 )
