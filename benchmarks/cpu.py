@@ -2,6 +2,7 @@
 
     python benchmarks/cpu.py                       # everything, about five minutes on two cores
     python benchmarks/cpu.py --only delta          # works whose name contains "delta"
+    python benchmarks/cpu.py --threads 1           # one core; CPU time, which others cannot spoil
 
 Each work is run forward and backward, ours and the peer's in turn, after both have been checked to
 give the same answer; the median of the rounds counts. These machines are noisy: trust the ratios.
@@ -76,13 +77,16 @@ def delta_inputs(batch: int, time_: int, heads: int, dim: int) -> tuple[Tensor, 
     return q, k, v, beta, log_decay
 
 
-def delta_ours(*size: int) -> Callable[[], Call]:
+def delta_ours(*size: int, gated: bool = True, backend: str = "auto") -> Callable[[], Call]:
     def build() -> Call:
-        def run(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor) -> Tensor:
+        def run(
+            q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None = None
+        ) -> Tensor:
             scale = q.shape[-1] ** -0.5
-            return ops.delta_rule(q, k, v, beta, log_decay.exp(), scale=scale)[0]
+            decay = None if log_decay is None else log_decay.exp()
+            return ops.delta_rule(q, k, v, beta, decay, scale=scale, backend=backend)[0]
 
-        return forward_backward(run, *delta_inputs(*size))
+        return forward_backward(run, *delta_inputs(*size)[: 5 if gated else 4])
 
     return build
 
@@ -201,7 +205,18 @@ def works() -> list[Work]:
     found = []
     for size in ((4, 1024, 4, 64), (256, 40, 4, 32)):
         name = "delta_rule gated B{} T{} H{} D{}".format(*size)
-        who = {"ours": delta_ours(*size), "transformers": delta_transformers(*size)}
+        who = {
+            "ours": delta_ours(*size),
+            "ours torch": delta_ours(*size, backend="torch"),
+            "transformers": delta_transformers(*size),
+        }
+        found.append(Work(name, who))
+    for size in ((32, 40, 1, 32), (256, 40, 4, 32), (4, 1024, 4, 64), (4, 512, 4, 128)):
+        name = "delta_rule B{} T{} H{} D{}".format(*size)
+        who = {
+            "ours": delta_ours(*size, gated=False),
+            "ours torch": delta_ours(*size, gated=False, backend="torch"),
+        }
         found.append(Work(name, who))
     for size in ((8, 1024, 256, 16), (64, 64, 256, 16)):
         name = "selective_scan B{} T{} C{} N{}".format(*size)
@@ -274,9 +289,10 @@ def check(work: Work, calls: dict[str, Call]) -> None:
 
 
 def timed(call: Call) -> float:
-    start = time.perf_counter()
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
     call()
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (clock() - start)
 
 
 def resident_mb() -> float:
@@ -336,7 +352,7 @@ def measure(work: Work) -> list[dict[str, object]]:
             "who": who,
             "ms": round(statistics.median(times[who]), 3),
             "peak_mb": peak_mb(work.name, who),
-            "device": f"{platform.machine()} CPU, {THREADS} threads",
+            "device": f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
             "versions": versions(),
             "date": datetime.date.today().isoformat(),
         }
@@ -394,18 +410,20 @@ def plot_growth(rows: list[dict[str, object]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", default="", help="works whose name contains this")
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(arguments.threads)
     if arguments.memory:
         print_growth(*arguments.memory)
         return
     rows = []
     for work in works() + growth():
         if arguments.only in work.name:
-            rows += measure(work)
-            print(table(rows[-len(work.who) :]).splitlines()[1:][0], flush=True)
+            found = measure(work)
+            rows += found
+            print(table(found).splitlines()[1], flush=True)
     date = datetime.date.today().isoformat()
     out = arguments.out or RESULTS / f"cpu_{date}.json"
     out.parent.mkdir(parents=True, exist_ok=True)

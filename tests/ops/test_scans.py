@@ -353,6 +353,9 @@ def runs() -> dict[str, Callable[[str], list[Tensor]]]:
     inputs = torch.randn(5, 33, 300, generator=g).requires_grad_()
     mixer = selective_inputs(5, 70, 100, 4, torch.float32)
     leaves = {name: x.requires_grad_() for name, x in mixer.items()}
+    k, v = (torch.randn(3, 70, 2, 5, d, generator=g).requires_grad_() for d in (8, 6))
+    beta = (2 * torch.rand(3, 70, 2, 5, generator=g)).requires_grad_()
+    gate = torch.rand(3, 70, 5, generator=g).requires_grad_()
 
     def results(y: Tensor, wanted: list[Tensor]) -> list[Tensor]:
         return [y, *torch.autograd.grad(y.sin().sum(), wanted)]
@@ -363,6 +366,9 @@ def runs() -> dict[str, Callable[[str], list[Tensor]]]:
         ),
         "selective_scan": lambda backend: results(
             ops.selective_scan(**leaves, backend=backend)[0], list(leaves.values())
+        ),
+        "delta_product": lambda backend: results(
+            ops.delta_product(k[:, :, 0], k, v, beta, gate, backend=backend)[0], [k, v, beta, gate]
         ),
         "slstm_scan": lambda backend: results(
             ops.slstm_scan(gates, R, backend=backend)[0], [gates, R]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import statetrack.ops
 
-__all__ = ["Backend", "BackendChoice", "explain_backend", "implementation"]
+__all__ = ["Backend", "BackendChoice", "explain_backend", "implementation", "large_state"]
 
 Backend = Literal["auto", "reference", "torch", "numba", "triton"]
 
@@ -43,6 +43,7 @@ _MODULES: dict[str, dict[str, str]] = {
     "delta_product": {
         "reference": "_reference",
         "torch": "_torch.delta",
+        "numba": "_numba.delta",
         "triton": "_triton.delta",
     },
     "short_convolution": {
@@ -71,10 +72,31 @@ class BackendChoice:
     reason: str
 
 
+def large_state(k: Tensor, v: Tensor) -> bool:
+    """Whether, on a CPU, `delta_product` is the faster in chunks of tensor code than in loops.
+
+    From k [batch, time, micro, heads, key] and v, by what was measured (docs/cpu.md); loops run
+
+    | gradients | micro-steps of a sequence | key · value     |
+    |-----------|---------------------------|-----------------|
+    | no        | any number                | up to 128 · 128 |
+    | yes       | up to 48                  | up to 32 · 64   |
+    | yes       | more                      | up to 64 · 128  |
+    """
+    if not torch.is_grad_enabled():
+        limit = 2**14
+    else:
+        limit = 2**11 if k.shape[1] * k.shape[2] <= 48 else 2**13
+    return bool(k.shape[-1] * v.shape[-1] > limit)
+
+
 def explain_backend(
-    op: str, *, device: torch.device | str = "cpu", backend: str = "auto"
+    op: str, *, device: torch.device | str = "cpu", backend: str = "auto", large: bool = False
 ) -> BackendChoice:
     """The backend that `op` would use for tensors on `device`, with the reason.
+
+    `large` tells of the delta ops that the state of a head is one for chunks of tensor code rather
+    than for the compiled loops of the CPU (`large_state`).
 
     >>> explain_backend("delta_rule", backend="reference").reason
     'asked for'
@@ -93,15 +115,19 @@ def explain_backend(
         return BackendChoice(backend, "asked for")
     fast = "numba" if device.type == "cpu" else "triton"
     problem = _problem(op, fast, device)
+    if large and fast == "numba":
+        return BackendChoice("torch", "plain tensor code, the faster for states this large")
     if not problem:
         return BackendChoice(fast, f"the compiled kernels for {device.type} tensors")
     return BackendChoice("torch", f"plain tensor code, because for {fast}: {problem}")
 
 
-def implementation(op: str, backend: str, device: torch.device) -> Callable[..., Any]:
+def implementation(
+    op: str, backend: str, device: torch.device, *, large: bool = False
+) -> Callable[..., Any]:
     """The function that runs `op` on `device`; its module is imported now, not before."""
     op = _ALIASES.get(op, op)
-    backend = _load(op, backend, device.type)
+    backend = _load(op, backend, device.type, large)
     module: Any = statetrack.ops
     for part in _MODULES[op][backend].split("."):  # attributes, which a compiler can trace
         module = getattr(module, part)
@@ -110,9 +136,9 @@ def implementation(op: str, backend: str, device: torch.device) -> Callable[...,
 
 
 @torch.compiler.assume_constant_result
-def _load(op: str, backend: str, device: str) -> str:
+def _load(op: str, backend: str, device: str, large: bool) -> str:
     """Imports the code of the chosen backend and returns its name, a constant to a compiler."""
-    chosen = explain_backend(op, device=device, backend=backend).backend
+    chosen = explain_backend(op, device=device, backend=backend, large=large).backend
     importlib.import_module(f"statetrack.ops.{_MODULES[op][chosen]}")
     return chosen
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
-from statetrack.ops._dispatch import Backend, implementation
+from statetrack.ops._dispatch import Backend, implementation, large_state
 
 __all__ = ["delta_product", "delta_rule"]
 
@@ -42,8 +42,8 @@ def delta_rule(
     tensor([-1.,  1., -1.])
     """
     _check("batch time heads", q, k, v, beta, decay, initial_state)
-    run = implementation("delta_rule", backend, q.device)
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
+    run = implementation("delta_rule", backend, q.device, large=large_state(k, v))
     y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
     return y, final_state
 
@@ -70,7 +70,7 @@ def delta_product(
     of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
     """
     _check("batch time micro heads", q, k, v, beta, decay, initial_state)
-    run = implementation("delta_product", backend, q.device)
+    run = implementation("delta_product", backend, q.device, large=large_state(k, v))
     y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
     return y, final_state
 
