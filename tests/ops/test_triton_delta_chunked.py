@@ -62,41 +62,6 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
         check(chunked._gradients_kernel, f"{types} i32 i32", options, V=128, BV=values, **normal)
 
-    def test_compiles_ahead_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And what a call asks for afterwards is there already. The GPU is only pretended."""
-        from triton.backends.compiler import GPUTarget
-        from triton.runtime.driver import driver
-
-        from statetrack.ops._triton import _delta_chunked, delta
-
-        class Hopper:
-            def get_current_target(self) -> GPUTarget:
-                return GPUTarget("cuda", 90, 32)
-
-            def get_current_device(self) -> int:
-                return 0
-
-            def get_current_stream(self, device: int) -> int:
-                return 0
-
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-        launches: list[_delta_chunked.Launch] = []
-        monkeypatch.setattr(_delta_chunked.Launch, "run", lambda launch: launches.append(launch))
-        q = torch.zeros(1, 256, 2, 64, dtype=torch.bfloat16)
-        k = torch.zeros(1, 256, 1, 2, 64, dtype=torch.bfloat16)
-        inputs = (q, k, k, k[..., 0], None, True, 1.0, None)
-        monkeypatch.setattr(driver, "_active", Hopper())
-        kinds = (*(torch.bfloat16,) * 4, None, None)
-        delta._compile_ahead(k.shape[1:], 64, kinds, True, 1.0, True, q.device)
-        results = delta._forward_in_chunks(*inputs, True)
-        _delta_chunked.backward(*inputs, True, *results, *results[:2])
-        assert len(launches) == 5
-        for kernel, _, args, options in launches:
-            compiled = kernel.device_caches[0][0]
-            before = len(compiled)
-            kernel.warmup(*args, grid=(1,), **options)
-            assert before > 0 and len(compiled) == before
-
 else:
     DELTA = [pytest.param(case, id=str(case)) for case in CASES if case.op.startswith("delta")]
 

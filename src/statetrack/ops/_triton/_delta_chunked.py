@@ -30,8 +30,6 @@ a repeated reflection is one, for ever. Products that end in y or in a gradient 
 the dtype of the inputs.
 """
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, no_type_check
 
 import torch
@@ -48,7 +46,6 @@ __all__ = [
     "backward",
     "backward_fake",
     "backward_launches",
-    "compile_together",
     "forward",
     "forward_fake",
     "forward_launches",
@@ -664,16 +661,6 @@ class Launch(NamedTuple):
 
     def run(self) -> None:
         self.kernel[(self.programs,)](*self.args, **self.options)
-
-
-def compile_together(launches: Iterable[Launch]) -> None:
-    """Compiles the kernels at the same time, so that one waits for the slowest, not for all.
-
-    Tensors may be on the meta device: only their dtypes matter.
-    """
-    with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
-        for kernel, _, args, options in launches:
-            kernel.warmup(*args, grid=(1,), **options)
 
 
 def _cut(k: Tensor) -> tuple[int, int, int | torch.SymInt]:

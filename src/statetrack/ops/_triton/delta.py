@@ -22,7 +22,6 @@ each token from the last saved state, which lies at most 7 tokens back.
 """
 
 import math
-from functools import cache
 from typing import no_type_check
 
 import torch
@@ -793,10 +792,6 @@ def _forward_in_chunks(
     Products with the zeros of a triangle would show a NaN to tokens of its chunk that came before.
     """
     inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
-    if q.is_cuda and q.shape[0] > 0:
-        kinds = tuple(None if x is None else x.dtype for x in (q, k, v, beta, decay, initial_state))
-        with on_device_of(q):
-            _compile_ahead(k.shape[1:], v.shape[-1], kinds, normalize, scale, save, q.device)
     results = _delta_chunked.forward(*inputs, save)
     y, state, *_ = results
     if state.numel() > 0:
@@ -804,48 +799,6 @@ def _forward_in_chunks(
         with on_device_of(q):
             _forward_launch(*inputs, (y, state, *unsaved), save=False, repair=True).run()
     return results
-
-
-@cache
-def _compile_ahead(
-    keys: torch.Size,
-    value: int,
-    kinds: tuple[torch.dtype | None, ...],
-    normalize: bool,
-    scale: float,
-    save: bool,
-    device: torch.device,
-) -> None:
-    """Has everything compiled that inputs of these sizes and dtypes need, side by side."""
-    time, micro, heads, key = keys
-    rows = (1, time, micro, heads)
-    shapes = (
-        (1, time, heads, key),
-        (*rows, key),
-        (*rows, value),
-        rows,
-        (1, time, heads),
-        (1, heads, key, value),
-    )
-    q, k, v, beta, decay, start = (
-        None if kind is None else torch.empty(shape, dtype=kind, device="meta")
-        for shape, kind in zip(shapes, kinds, strict=True)
-    )
-    assert q is not None and k is not None and v is not None and beta is not None
-    inputs = (q, k, v, beta, decay, normalize, scale, start)
-    results = _delta_chunked.forward_fake(*inputs, save)
-    y, state, inverse, attention, vectors, between, states, errors = results
-    launches = _delta_chunked.forward_launches(*inputs, save, *results)
-    unsaved = _forward_fake(*inputs, False)[2:]
-    launches.append(_forward_launch(*inputs, (y, state, *unsaved), save=False, repair=True))
-    if save:
-        saved = (inverse, attention, vectors, between, states, errors)
-        dq, dk, dv, dbeta, ddecay, dstart = _delta_chunked.backward_fake(*inputs)
-        grads = (dq, dk, dv.to(states.dtype), dbeta, ddecay, dstart)
-        launches += _delta_chunked.backward_launches(
-            q, k, v, decay, normalize, scale, start, state, *saved, y, state, *grads
-        )
-    _delta_chunked.compile_together(launches)
 
 
 _chunked_op = differentiable_op(
