@@ -101,7 +101,6 @@ def test_tiles_that_were_faster(gated: bool, monkeypatch: pytest.MonkeyPatch) ->
     carry, gradient = {"num_warps": 8, "num_stages": 2}, {"num_warps": 8, "num_stages": 2}
     monkeypatch.setattr(_delta_chunked, "_carry_tile", lambda value: (128, carry))
     monkeypatch.setattr(_delta_chunked, "_gradient_tile", lambda value: (64, gradient))
-    delta._compile_ahead.cache_clear()
     expect_match(draw(2, 1000, 1, 2, 128, 128, gated=gated))
     expect_match(draw(2, 300, 2, 2, 128, 128, gated=gated))
 

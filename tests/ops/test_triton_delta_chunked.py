@@ -180,32 +180,3 @@ else:
         x = named("two").inputs(3)
         args = (x["q"], x["k"], x["v"], x["beta"], None, True, 1.0, None)
         assert all(saved.numel() == 0 for saved in delta._chunked_op(*args, False)[2:])
-
-    @pytest.mark.parametrize("save", [True, False], ids=["training", "inference"])
-    @pytest.mark.parametrize("label", ["delta_rule", "three-gated"])
-    def test_compiles_ahead_what_it_runs(
-        label: str, save: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The same kernels with the same constants and kinds of arguments, nothing else."""
-        from statetrack.ops._triton import _delta_chunked, delta
-
-        ahead: list[_delta_chunked.Launch] = []
-        run: list[_delta_chunked.Launch] = []
-        monkeypatch.setattr(_delta_chunked, "compile_together", ahead.extend)
-        monkeypatch.setattr(_delta_chunked.Launch, "run", lambda launch: run.append(launch))
-        x = {n: t.bfloat16() for n, t in named(label).inputs(3, state=save).items()}
-        k, v, beta = (
-            x[n] if label == "three-gated" else x[n][:, :, None] for n in ("k", "v", "beta")
-        )
-        inputs = (x["q"], k, v, beta, x.get("decay"), True, 1.0, x.get("initial_state"))
-        kinds = tuple(None if t is None else t.dtype for t in (*inputs[:5], x.get("initial_state")))
-        delta._compile_ahead(k.shape[1:], v.shape[-1], kinds, True, 1.0, save, k.device)
-        results = delta._forward_in_chunks(*inputs, save)
-        if save:
-            _delta_chunked.backward(*inputs, save, *results, *results[:2])
-        assert len(run) == (5 if save else 3)
-        for one, other in zip(ahead, run, strict=True):
-            assert one.kernel is other.kernel and one.options == other.options
-            assert [getattr(a, "dtype", type(a)) for a in one.args] == [
-                getattr(a, "dtype", type(a)) for a in other.args
-            ]
