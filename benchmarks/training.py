@@ -4,10 +4,12 @@
 
 Ours is `training.stack.Stack`: sampling, forward, backward, clipping, AdamW and schedule as one
 CUDA graph. The paper's way is fla's DeltaNet layer in the same blocks, eager, on batches padded to
-256. Every row says how long it took from the configs to the first step, too (`start_s`).
+256. Every row says how long it took from the configs to the first step, too (`start_s`). Without a
+GPU it times three of the demo's runs together and one after the other, on one core.
 """
 
 import argparse
+import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -23,8 +25,9 @@ import torch
 from torch import nn
 
 from statetrack import tasks
+from statetrack.experiments.demo import demo
 from statetrack.models import paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig
+from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session
 from statetrack.training.stack import Stack
 
 WIDTH, PADDED = 128, 256
@@ -161,6 +164,34 @@ def paper_way(*, mlp: bool, padded: int) -> tuple[float, float]:
     return milliseconds(step, steps=10), start
 
 
+def on_the_cpu() -> list[dict[str, Any]]:
+    """Three of the demo's runs together and one after the other, on one core, in turn."""
+    torch.set_num_threads(1)
+    rows = []
+    for base in (config for config in demo() if config.model.mixer_options["eigen_range"][0] < 0):
+        runs = [dataclasses.replace(base, seed=seed, data_seed=seed) for seed in range(3)]
+        stack, sessions = Stack(runs), [Session(run) for run in runs]
+        together, alone = [], []
+        for _ in range(6):
+            together.append(_seconds(stack._train_step))
+            alone.append(
+                sum(_seconds(lambda s=s: s._train_step(s._next_batch())) for s in sessions)
+            )
+        work = f"three runs of the demo's {base.model.mixer}, one thread"
+        for who, times in (("ours, together", together), ("ours, one after the other", alone)):
+            ms = statistics.median(times[1:]) * 1e3  # the first one warms up
+            rows.append({"work": work, "who": who, "ms": round(ms, 2)})
+            print(f"{work:48} {who:26} {ms:.2f} ms", flush=True)
+    return rows
+
+
+def _seconds(step: Callable[[], object], steps: int = 20) -> float:
+    begun = time.process_time()
+    for _ in range(steps):
+        step()
+    return (time.process_time() - begun) / steps
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
@@ -168,6 +199,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     today = datetime.date.today().isoformat()
+    if not torch.cuda.is_available():
+        out = args.out or Path(__file__).parent / "results" / f"training_cpu_{today}.json"
+        versions = {"torch": importlib.metadata.version("torch")}
+        rows = [row | {"versions": versions, "date": today} for row in on_the_cpu()]
+        out.write_text(json.dumps(rows, indent=1) + "\n")
+        return
     out = args.out or Path(__file__).parent / "results" / f"training_{today}.json"
     common = {
         "device": torch.cuda.get_device_name(),

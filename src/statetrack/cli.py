@@ -225,7 +225,8 @@ def reproduce(
     out
         The runs go to OUT/NAME-SCALE.
     workers
-        Runs at a time; by default one per core, or one on a GPU, or as many as the cluster takes.
+        Processes at a time; by default one per core, or two on a GPU, or as many as the cluster
+        takes.
     device
         cpu or cuda; by default a GPU if there is one here.
     launcher
@@ -251,24 +252,22 @@ def reproduce(
         return 0
     chosen = _device(device, here=launcher == "processes")
     runs = _run_all(configs, folder, workers=workers, device=chosen, launcher=launcher)
-    from statetrack.experiments.summary import cells
+    from statetrack.report.tables import group_runs, row
 
-    shown = cells(runs, experiment.metric)
     _table(
         f"{experiment.name}: {experiment.metric.replace('_', ' ')} ({scale})",
-        ["task", "model", "layers", "lr", "best", "median", "deviation", "seeds"],
+        ["task", "model", "lr", "best", "median", "spread", "seeds"],
         [
             [
-                cell.task,
-                cell.model,
-                str(cell.layers),
-                _number(cell.rate, "{:g}"),
-                _number(cell.best),
-                _number(cell.median),
-                _number(cell.deviation),
-                str(cell.seeds) + (f" ({cell.missing} missing)" if cell.missing else ""),
+                line.task,
+                line.model,
+                _number(line.rate, "{:g}"),
+                _number(line.best),
+                _number(line.median),
+                _number(line.spread),
+                str(line.seeds) + (f" ({line.missing} missing)" if line.missing else ""),
             ]
-            for cell in shown
+            for line in map(row, group_runs(runs))
         ],
     )
     print(f"Records, configs and weights: {folder}/")
@@ -494,6 +493,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except KeyboardInterrupt:
         return _say("stopped; the same command goes on from the last checkpoint", 130)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (cyclopts.CycloptsError, ValueError, OSError, ImportError, RuntimeError) as error:
         if debug:
             raise

@@ -12,9 +12,9 @@ from statetrack.experiments.demo import demo
 from statetrack.experiments.parity_diagonal import parity_diagonal
 from statetrack.experiments.picture import bars
 from statetrack.experiments.states import states
-from statetrack.experiments.summary import cells
 from statetrack.experiments.words import householders, s5, z60
-from statetrack.training import Record, Run, RunConfig, run_many
+from statetrack.report.tables import group_runs, row
+from statetrack.training import RunConfig, run_many
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -25,9 +25,10 @@ def test_smoke_scale_runs(name: str, tmp_path: Path) -> None:
     for run in sweep.runs:
         assert run.last(experiment.metric) is not None
         assert run.curve()
-    table = cells(sweep.runs, experiment.metric)
+    table = [row(group) for group in group_runs(sweep.runs)]
     assert len(table) == len(sweep.runs)  # no two runs fall into one cell
-    assert all(cell.missing == 0 and cell.best is not None for cell in table)
+    assert all(line.missing == 0 and line.best is not None for line in table)
+    assert {line.metric for line in table} == {experiment.metric}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -142,32 +143,6 @@ def test_names_aliases_and_misses() -> None:
     assert experiments.get("Table_3").name == "chomsky"
     with pytest.raises(ValueError, match="did you mean 'householders'"):
         experiments.get("housholders")
-
-
-class Pretended(Run):
-    """A finished run with a known outcome."""
-
-    def __init__(self, config: RunConfig, value: float | None) -> None:
-        super().__init__(Path("nowhere"))
-        rows = [] if value is None else [Record(1, "validation", "scaled_accuracy", value)]
-        self.__dict__.update(config=config, records=rows)
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.records)
-
-
-def test_the_papers_rule_of_selection() -> None:
-    """The rate by its median over seeds; then the best seed of that rate."""
-    runs = [c for c in chomsky("paper", "workshop") if c.task == "parity"]
-    runs = [c for c in runs if c.model.mixer == "SLSTM"]
-    outcomes = {1e-2: [1.0, 0.0, 0.1], 1e-3: [0.5, 0.6, 0.7], 1e-4: [0.4, None, None]}
-    pretended = [Pretended(c, outcomes[c.optimizer.lr][c.seed]) for c in runs]
-    (cell,) = cells(pretended)
-    assert (cell.rate, cell.best, cell.median, cell.seeds, cell.missing) == (1e-3, 0.7, 0.6, 3, 2)
-    assert cell.deviation == pytest.approx(0.1)
-    (empty,) = cells([Pretended(runs[0], None)])
-    assert empty.best is None and empty.missing == 1
 
 
 def test_picture() -> None:

@@ -62,15 +62,20 @@ class Progress:
             self._bars.stop()
 
     def __call__(self, config: RunConfig, rows: list[Record]) -> None:
-        """Moves the bar of `config` to where `rows` are."""
-        if self._bars is None or not rows:
+        """Moves the bar of `config` to where `rows` are; without rows it has only begun."""
+        if self._bars is None:
             return
         key = config.fingerprint
         if key not in self._tasks:
-            # The first report of this process: its speed is counted from here.
             self._tasks[key] = self._bars.add_task(
-                label(config), total=config.steps, completed=0, note=""
+                label(config), total=config.steps, completed=0, note="starting"
             )
+        if not rows:
+            return
+        if (
+            key not in self._last
+        ):  # the first report: speed is counted from here, not from compiling
+            self._bars.reset(self._tasks[key])
         seen = self._last.setdefault(key, {})
         for row in rows:
             if row.length is None:

@@ -296,6 +296,9 @@ def _train_together(
 ) -> list[NonFiniteLoss | None]:
     """Trains them to their ends; what went wrong with each."""
     configs = [config for _, config, _ in begun]
+    if watcher is not None:  # on a GPU the first report comes only after half a minute of compiling
+        for config in configs:
+            watcher(config, [])
     stack = Stack(configs, device=device)
     for index, (_, _, start) in enumerate(begun):
         if start is not None:
