@@ -20,6 +20,7 @@ from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
 from tests.ops.cases import CASES, Case, normal
 from tests.ops.test_against_reference import expect_match, single, with_grads
+from tests.ops.test_pieces import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
 
 pytest.importorskip("triton")
 
@@ -74,8 +75,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
+    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
     @pytest.mark.parametrize("size", [32, 128])
-    def test_delta_fits_on_hopper(size: int) -> None:
+    def test_delta_fits_on_hopper(size: int, cut: str) -> None:
         import triton.language as tl
 
         from statetrack.ops._triton import delta
@@ -84,30 +86,32 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         keys, values, warps = delta._forward_tile(size, size)
         tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
         rows = {"BT": delta._coefficient_rows(keys), "SAVE": True, "REPAIR": False}
-        types = "*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32"
-        types += " i32 i32 i32 i32 i32 i32"
+        types = f"*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32 {cut}"
+        types += " i32 i32 i32 i32 i32 i32 i32"
         stack, shared = for_hopper(delta._forward_kernel, types, warps, **shape, **tile, **rows)
         assert stack == 0 and shared <= SHARED_MEMORY
         keys, values, warps = delta._backward_tile(size, size)
         tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
         types = "*bf16 *bf16 *bf16 - - *fp32 *fp32 *fp32 *fp32 *bf16 *fp32"
-        types += " *bf16 *bf16 *bf16 *bf16 - - i32 i32 i32 i32 i32 i32"
+        types += f" *bf16 *bf16 *bf16 *bf16 - - {cut} i32 i32 i32 i32 i32 i32 i32"
         stack, shared = for_hopper(delta._backward_kernel, types, warps, **shape, **tile)
         assert stack == 0 and shared <= SHARED_MEMORY
 
-    def test_selective_fits_on_hopper() -> None:
+    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
+    def test_selective_fits_on_hopper(cut: str) -> None:
         import triton.language as tl
 
         from statetrack.ops._triton import selective
 
         tile = {"N": 16, "BC": selective._block(256, 16, 256), "BN": 16, "LOW": -1.0}
         inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
-        types = f"{inputs} - *bf16 *fp32 *fp32 i32 i32 i32"
+        types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32"
         stack, _ = for_hopper(
             selective._forward_kernel, types, 1, **tile, SAVE=True, COMPUTE=tl.float32
         )
         assert stack == 0
-        types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - i32 i32 i32 i32"
+        types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - {cut}"
+        types += " i32 i32 i32 i32 i32"
         stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, COMPUTE=tl.float32)
         assert stack == 0
 
@@ -161,17 +165,18 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
         assert all(shared <= SHARED_MEMORY for _, shared in made)
 
-    def test_convolution_fits_on_hopper() -> None:
+    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
+    def test_convolution_fits_on_hopper(cut: str) -> None:
         import triton.language as tl
 
         from statetrack.ops._triton import convolution
 
         tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
         rest = {"SILU": True, "COMPUTE": tl.float32}
-        types = "*bf16 *fp32 *fp32 - *bf16 *fp32 i32 i32 i32"
+        types = f"*bf16 *fp32 *fp32 - *bf16 *fp32 {cut} i32 i32 i32 i32"
         stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
         assert stack == 0
-        types = "*bf16 *fp32 *fp32 - *bf16 *fp32 *bf16 *fp32 *fp32 i32 i32 i32 i32"
+        types = f"*bf16 *fp32 *fp32 - *bf16 *fp32 *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 i32"
         stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
         assert stack == 0
 
@@ -270,6 +275,33 @@ else:
         low = single(case.inputs(time, state=state))
         exact = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=exact, tol=2e-6)
+
+    @pytest.mark.parametrize("case", PIECEWISE)
+    def test_pieces_at_once(case: Case) -> None:
+        expect_pieces(case, "triton")
+
+    @pytest.mark.parametrize("case", PIECEWISE)
+    def test_pieces_of_many_runs(case: Case) -> None:
+        """vmap folds the runs into the batch, and every run keeps its own cuts."""
+        stacks = [in_pieces(case, seed, offsets) for seed, offsets in enumerate(OTHER_CUTS)]
+        stacked = {name: torch.stack([s[name] for s, _ in stacks]) for name in stacks[0][0]}
+        leaves = {name: x.clone().requires_grad_() for name, x in stacked.items()}
+        offsets = torch.stack([pieces.offsets for _, pieces in stacks])
+
+        def run(inputs: dict[str, torch.Tensor], offsets: torch.Tensor) -> torch.Tensor:
+            pieces = ops.Pieces(offsets, 7)
+            y, _ = getattr(ops, case.op)(**inputs, **case.options, pieces=pieces, backend="triton")
+            return y
+
+        y = torch.vmap(run)(leaves, offsets)
+        grads = torch.autograd.grad(y.square().sum(), list(leaves.values()))
+        for r, (inputs, pieces) in enumerate(stacks):
+            alone = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+            wanted = run(alone, pieces.offsets)
+            expected = torch.autograd.grad(wanted.square().sum(), list(alone.values()))
+            assert relative_error(y[r], wanted) < 1e-12
+            for got, want in zip(grads, expected, strict=True):
+                assert relative_error(got[r], want) < 1e-12
 
     @pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
     def test_nan_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,12 +446,14 @@ else:
         case = next(case for case in CASES if case.label == "three-gated")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         args = (x["q"], x["k"], x["v"], x["beta"], x["decay"], True, 2.0, x["initial_state"], True)
-        torch.library.opcheck(delta._op, args)
+        torch.library.opcheck(delta._op, (*args, None, 2))
+        cut = torch.tensor([[0, 1, 2], [0, 2, 2]])
+        torch.library.opcheck(delta._op, (*args[:7], None, True, cut, 2))
         case = next(case for case in CASES if case.op == "selective_scan")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         A, D = x["A"].detach()[None].requires_grad_(), x["D"].detach()[None].requires_grad_()
         args = (x["u"], x["delta"], A, x["B"], x["C"], D, -1.0, x["initial_state"], True)
-        torch.library.opcheck(selective._op, args)
+        torch.library.opcheck(selective._op, (*args, None))
         case = next(case for case in CASES if case.op == "slstm_scan")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         R = x["R"].detach()[None].requires_grad_()
@@ -432,7 +466,7 @@ else:
         x = {name: t.requires_grad_() for name, t in case.inputs(3).items()}
         weight, bias = (x[n].detach()[None].requires_grad_() for n in ("weight", "bias"))
         args = (x["x"], weight, bias, True, x["initial_state"])
-        torch.library.opcheck(convolution._op, args)
+        torch.library.opcheck(convolution._op, (*args, None))
 
     def test_inference_saves_nothing() -> None:
         from statetrack.ops._triton import delta
@@ -440,7 +474,7 @@ else:
         case = next(case for case in CASES if case.label == "two")
         x = case.inputs(5)
         args = (x["q"], x["k"], x["v"], x["beta"], None, True, 1.0, None)
-        assert [saved.numel() for saved in delta._op(*args, False)[2:4]] == [0, 0]
+        assert [saved.numel() for saved in delta._op(*args, False, None, 5)[2:4]] == [0, 0]
         with torch.no_grad():
             inside, _ = case.run(x, "triton")
         assert torch.equal(inside, case.run(x, "triton")[0])

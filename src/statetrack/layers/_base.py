@@ -35,7 +35,12 @@ class Layer(nn.Module, ABC):
     The state is a dict of tensors with a leading batch axis; `None` is the empty state. A sequence
     cut in two, with the state handed over, gives the same answer as one run whole. Layers change
     none of their tensors and never branch on data.
+
+    Layers that say `takes_pieces` also mix rows that hold several sequences each (`ops.Pieces`);
+    the state that comes back is then that after each of them.
     """
+
+    takes_pieces = False
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -44,17 +49,33 @@ class Layer(nn.Module, ABC):
         self.d_model = d_model
 
     def forward(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None = None,
+        *,
+        pieces: ops.Pieces | None = None,
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
         """Mixes a whole sequence."""
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
-        return self._mix(x, state)
+        if pieces is None:
+            return self._mix(x, state)
+        if state is not None:
+            raise ValueError("pieces start from an empty state: leave out state, or pieces")
+        return self._mix_pieces(x, pieces)
 
     @abstractmethod
     def _mix(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
         """`forward` on checked input."""
+
+    def _mix_pieces(
+        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        """`forward` on checked input that holds several sequences in a row."""
+        raise ValueError(
+            f"{type(self).__name__} has no kernel for pieces; give each sequence a row of its own"
+        )
 
     @abstractmethod
     def transitions(
@@ -142,10 +163,16 @@ class ShortConvolution(nn.Module):
         history: Float[Tensor, "batch past dim"] | None,
         *,
         activation: Activation | None,
-    ) -> tuple[Float[Tensor, "batch time dim"], Float[Tensor, "batch past dim"]]:
+        pieces: ops.Pieces | None = None,
+    ) -> tuple[Float[Tensor, "batch time dim"], Float[Tensor, "sequences past dim"]]:
         """The convolution, and the last width - 1 inputs for the next call."""
         return ops.short_convolution(
-            x, self.weight, self.bias, activation=activation, initial_state=history
+            x,
+            self.weight,
+            self.bias,
+            activation=activation,
+            initial_state=history,
+            pieces=pieces,
         )
 
 

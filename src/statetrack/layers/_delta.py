@@ -38,7 +38,7 @@ class _Inputs(NamedTuple):
     v: Float[Tensor, "batch time micro heads value"]
     beta: Float[Tensor, "batch time micro heads"]
     decay: Float[Tensor, "batch time heads"] | None
-    history: Float[Tensor, "batch past channels"] | None
+    history: Float[Tensor, "sequences past channels"] | None
 
 
 class DeltaFamily(Layer):
@@ -49,6 +49,8 @@ class DeltaFamily(Layer):
 
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
+
+    takes_pieces = True
 
     def __init__(
         self,
@@ -119,8 +121,20 @@ class DeltaFamily(Layer):
     def _mix(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        state = state or {}
-        inputs = self._inputs(x, state)
+        return self._run(x, state or {}, None)
+
+    def _mix_pieces(
+        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        return self._run(x, {}, pieces)
+
+    def _run(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        inputs = self._inputs(x, state, pieces)
         y, recurrent = ops.delta_product(
             inputs.q,
             inputs.k,
@@ -129,6 +143,7 @@ class DeltaFamily(Layer):
             inputs.decay,
             scale=1 / math.sqrt(self.head_dim),
             initial_state=state.get("recurrent"),
+            pieces=pieces,
             backend=self.backend,
         )
         y = merge_heads(self.norm(y))
@@ -151,11 +166,16 @@ class DeltaFamily(Layer):
             decay=inputs.decay,
         )
 
-    def _inputs(self, x: Float[Tensor, "batch time d_model"], state: LayerState) -> _Inputs:
+    def _inputs(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState,
+        pieces: ops.Pieces | None = None,
+    ) -> _Inputs:
         qkv, history = self.qkv_proj(x), None
         if self.conv is not None:
             activation = "silu" if self.qk_silu else None
-            qkv, history = self.conv(qkv, state.get("conv"), activation=activation)
+            qkv, history = self.conv(qkv, state.get("conv"), activation=activation, pieces=pieces)
         elif self.qk_silu:
             qkv = silu(qkv)
         keys, values = self.num_heads * self.head_dim, self.num_heads * self.value_dim

@@ -26,6 +26,8 @@ class Mamba(Layer):
     Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
     """
 
+    takes_pieces = True
+
     def __init__(
         self,
         d_model: int,
@@ -72,8 +74,20 @@ class Mamba(Layer):
     def _mix(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        state = state or {}
-        u, z, new_state = self._convolved(x, state)
+        return self._run(x, state or {}, None)
+
+    def _mix_pieces(
+        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        return self._run(x, {}, pieces)
+
+    def _run(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        u, z, new_state = self._convolved(x, state, pieces)
         delta, B, C = self._selection(u)
         recurrent = state.get("recurrent")
         y, last = ops.selective_scan(
@@ -85,6 +99,7 @@ class Mamba(Layer):
             self.D,
             low=self.eigen_range.low,
             initial_state=None if recurrent is None else recurrent.squeeze(-1),
+            pieces=pieces,
             backend=self.backend,
         )
         return self.out_proj(y * silu(z)), new_state | {"recurrent": last.unsqueeze(-1)}
@@ -101,11 +116,13 @@ class Mamba(Layer):
             decay=self.eigen_range.decay(unit), k=k.to(unit.dtype), v=(delta * u)[..., None]
         )
 
-    def _convolved(self, x: Tensor, state: LayerState) -> tuple[Tensor, Tensor, LayerState]:
+    def _convolved(
+        self, x: Tensor, state: LayerState, pieces: ops.Pieces | None = None
+    ) -> tuple[Tensor, Tensor, LayerState]:
         u, z = self.in_proj(x).chunk(2, dim=-1)
         if self.conv is None:
             return silu(u), z, {}
-        u, history = self.conv(u, state.get("conv"), activation="silu")
+        u, history = self.conv(u, state.get("conv"), activation="silu", pieces=pieces)
         return u, z, {"conv": history}
 
     def _selection(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.functional import gelu, silu
 
+from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers import LayerState, registry
 from statetrack.layers._base import RMSNorm, linear
@@ -81,9 +82,10 @@ class Block(nn.Module):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None = None,
         read_at: Int[Tensor, "batch asked"] | None = None,
+        pieces: ops.Pieces | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
-        mixed, state = self.mixer(self.mixer_norm(x), state)
+        mixed, state = self.mixer(self.mixer_norm(x), state, pieces=pieces)
         x = x + mixed if self.residual else mixed
         if read_at is not None:
             x = x.gather(1, read_at[..., None].expand(-1, -1, x.shape[-1]))
@@ -113,12 +115,13 @@ class Backbone(nn.Module):
         x: Float[Tensor, "batch time d_model"],
         state: tuple[LayerState, ...] | None = None,
         read_at: Int[Tensor, "batch asked"] | None = None,
+        pieces: ops.Pieces | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], tuple[LayerState, ...]]:
         """Outputs at every time, or at the times `read_at` alone; states after the last token."""
         states = []
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             before = None if state is None else state[index]
-            x, new = block(x, before, read_at if index == last else None)
+            x, new = block(x, before, read_at if index == last else None, pieces)
             states.append(new)
         return x if self.norm is None else self.norm(x), tuple(states)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
+from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers import LayerState
 from statetrack.layers._base import linear, reset_linear
@@ -50,13 +51,15 @@ class Tagger(nn.Module):
         state: tuple[LayerState, ...] | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
+        pieces: ops.Pieces | None = None,
     ) -> tuple[Float[Tensor, "batch asked classes"], tuple[LayerState, ...]]:
         """Scores after every token, or only at the times `read_at` of each sequence.
 
         Asking for few times saves the work above the last mixer everywhere else: nearly half of a
-        model of two layers where one answer per sequence counts.
+        model of two layers where one answer per sequence counts. With `pieces` a row holds
+        several sequences, for layers that take them.
         """
-        x, state = self.backbone(self.embedding(tokens), state, read_at)
+        x, state = self.backbone(self.embedding(tokens), state, read_at, pieces)
         return self.head(x), state
 
     def step(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["check_devices", "check_range", "check_shape", "check_values"]
+__all__ = ["check_devices", "check_range", "check_shape", "check_values", "checking_values"]
 
 _checking: ContextVar[bool] = ContextVar("statetrack_check_values", default=False)
 
@@ -27,6 +27,11 @@ def check_values() -> Iterator[None]:
         yield
     finally:
         _checking.reset(token)
+
+
+def checking_values() -> bool:
+    """Inside such a block, and not in compiled code, which never looks at values."""
+    return not torch.compiler.is_compiling() and _checking.get()
 
 
 def check_shape(
@@ -69,11 +74,8 @@ def check_devices(**tensors: Tensor | None) -> None:
 
 
 def check_range(name: str, tensor: Tensor | None, low: float, high: float) -> None:
-    """Values within [low, high]; NaN passes (NaN in, NaN out). Only inside `check_values()`,
-    and not in compiled code, which never looks at values."""
-    if torch.compiler.is_compiling() or not _checking.get():
-        return
-    if tensor is None or tensor.numel() == 0:
+    """Values within [low, high]; NaN passes (NaN in, NaN out). Only inside `check_values()`."""
+    if not checking_values() or tensor is None or tensor.numel() == 0:
         return
     size = tensor.detach().abs() if tensor.is_complex() else tensor.detach()
     smallest, largest = torch.aminmax(size)

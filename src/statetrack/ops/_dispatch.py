@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import statetrack.ops
+from statetrack.ops._pieces import one_by_one
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "implementation", "large_state"]
 
@@ -61,6 +62,12 @@ _MODULES: dict[str, dict[str, str]] = {
 }
 # delta_rule is delta_product with one micro-step: one implementation serves both
 _ALIASES = {"delta_rule": "delta_product"}
+# op that takes pieces -> which of its arguments are sequences; Triton kernels take them at once
+_SEQUENCES = {
+    "delta_product": (0, 1, 2, 3, 4),
+    "selective_scan": (0, 1, 3, 4),
+    "short_convolution": (0,),
+}
 _INSTALL = {"numba": "pip install 'statetrack[cpu]'", "triton": "pip install 'statetrack[gpu]'"}
 
 
@@ -125,16 +132,23 @@ def explain_backend(
 
 
 def implementation(
-    op: str, backend: str, device: torch.device, *, large: bool = False
+    op: str, backend: str, device: torch.device, *, large: bool = False, pieces: bool = False
 ) -> Callable[..., Any]:
-    """The function that runs `op` on `device`; its module is imported now, not before."""
+    """The function that runs `op` on `device`; its module is imported now, not before.
+
+    With `pieces` it takes them as its last argument.
+    """
     op = _ALIASES.get(op, op)
     backend = _load(op, backend, device.type, large)
     module: Any = statetrack.ops
     for part in _MODULES[op][backend].split("."):  # attributes, which a compiler can trace
         module = getattr(module, part)
     function: Callable[..., Any] = getattr(module, op)
-    return _without_autocast(function) if backend == "reference" else function
+    if backend == "reference":
+        function = _without_autocast(function)
+    if pieces and backend != "triton":
+        function = one_by_one(function, _SEQUENCES[op])
+    return function
 
 
 @torch.compiler.assume_constant_result

@@ -44,7 +44,8 @@ def differentiable_op(
     forward(*inputs) -> (*outputs, *saved): the first `num_outputs` results are the op's, the rest
         is kept for the backward.
     backward(*inputs, *outputs, *saved, *output_grads) -> one gradient per tensor in `inputs`, in
-        order. For an optional input that is None it returns an empty tensor, which is dropped.
+        order. For an optional input that is None, and for integers, it returns an empty tensor,
+        which is dropped.
     The two `schema` strings are those of `torch.library`; the `_fake` functions return empty
     tensors of the right shape, dtype and device. Results are made contiguous; none may share memory
     with an argument.
@@ -54,6 +55,7 @@ def differentiable_op(
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.is_tensor = [isinstance(value, Tensor) for value in inputs]
+        ctx.wants_grad = [isinstance(value, Tensor) and not _integral(value) for value in inputs]
         ctx.optional_or_tensor = [value is None or isinstance(value, Tensor) for value in inputs]
         ctx.constants = [None if isinstance(value, Tensor) else value for value in inputs]
         tensors = [value for value in inputs if isinstance(value, Tensor)]
@@ -73,9 +75,9 @@ def differentiable_op(
         ]
         results = list(backward_op(*inputs, *saved, *output_grads))
         out: list[Tensor | None] = []
-        for is_tensor, takes_grad in zip(ctx.is_tensor, ctx.optional_or_tensor, strict=True):
-            grad = results.pop(0) if takes_grad else None
-            out.append(grad if is_tensor else None)
+        for wants_grad, has_result in zip(ctx.wants_grad, ctx.optional_or_tensor, strict=True):
+            grad = results.pop(0) if has_result else None
+            out.append(grad if wants_grad else None)
         return tuple(out)
 
     forward_op.register_autograd(run_backward, setup_context=setup_context)
@@ -107,6 +109,10 @@ def _custom_op(name: str, schema: str, function: Forward, fake: Forward) -> Any:
 
     op.register_vmap(fold)
     return op
+
+
+def _integral(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex())
 
 
 def _fold_in(value: Tensor, dim: int | None, runs: int) -> Tensor:

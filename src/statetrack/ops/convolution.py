@@ -7,6 +7,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_shape
 from statetrack.ops._dispatch import Backend, implementation
+from statetrack.ops._pieces import Pieces, check_pieces
 
 __all__ = ["Activation", "short_convolution"]
 
@@ -20,13 +21,15 @@ def short_convolution(
     *,
     activation: Activation | None = None,
     initial_state: Float[Tensor, "batch past channels"] | None = None,
+    pieces: Pieces | None = None,
     backend: Backend = "auto",
-) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "batch past channels"]]:
+) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "sequences past channels"]]:
     """z_t = bias + Σ_j weight[:, j] ∘ x_{t-width+1+j} for j = 0..width-1; y = z, or z·σ(z).
 
     The last column of `weight` meets the token itself. The state holds the last width - 1 inputs
     (past = width - 1), zeros unless given; it is float32, or float64 if any input is, as are the
-    sums; y has the dtype of x.
+    sums; y has the dtype of x. With `pieces` a row holds several sequences (`Pieces`): no token
+    looks back into another one, and there is a state after each of them, row by row.
 
     >>> import torch
     >>> x, difference = torch.tensor([[[1.0], [3.0], [6.0]]]), torch.tensor([[-1.0, 1.0]])
@@ -46,6 +49,8 @@ def short_convolution(
     check_devices(x=x, weight=weight, bias=bias, initial_state=initial_state)
     if activation is not None and activation not in get_args(Activation):
         raise ValueError(f"activation={activation!r} is not 'silu' or None")
-    run = implementation("short_convolution", backend, x.device)
-    y, final_state = run(x, weight, bias, activation == "silu", initial_state)
+    check_pieces(pieces, x, initial_state)
+    cut = () if pieces is None else (pieces,)
+    run = implementation("short_convolution", backend, x.device, pieces=bool(cut))
+    y, final_state = run(x, weight, bias, activation == "silu", initial_state, *cut)
     return y, final_state

@@ -7,6 +7,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, implementation, large_state
+from statetrack.ops._pieces import Pieces, check_pieces
 
 __all__ = ["delta_product", "delta_rule"]
 
@@ -21,10 +22,11 @@ def delta_rule(
     normalize: bool = True,
     scale: float = 1.0,
     initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    pieces: Pieces | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
-    Float[Tensor, "batch heads key value"],
+    Float[Tensor, "sequences heads key value"],
 ]:
     """H_t = a_t (I - β_t k_t k_tᵀ) H_{t-1} + β_t k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
 
@@ -33,6 +35,8 @@ def delta_rule(
     With `normalize`, q and k are divided by their norms inside and the transition is
     I - β k kᵀ/‖k‖² whatever the dtype; without it, k is used as it is.
     The state is float32, or float64 if any input is; y has the dtype of v.
+    With `pieces` a row holds several sequences (`Pieces`), and the states are those after each of
+    them, row by row.
 
     >>> import torch
     >>> k = torch.tensor([1.0, 0.0]).expand(1, 3, 1, 2)
@@ -43,9 +47,9 @@ def delta_rule(
     """
     _check("batch time heads", q, k, v, beta, decay, initial_state)
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
-    run = implementation("delta_rule", backend, q.device, large=large_state(k, v))
-    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
-    return y, final_state
+    return _run(
+        "delta_rule", backend, pieces, q, k, v, beta, decay, normalize, scale, initial_state
+    )
 
 
 def delta_product(
@@ -58,10 +62,11 @@ def delta_product(
     normalize: bool = True,
     scale: float = 1.0,
     initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    pieces: Pieces | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
-    Float[Tensor, "batch heads key value"],
+    Float[Tensor, "sequences heads key value"],
 ]:
     """The delta rule with n micro-steps per token: A(x) is a product of n Householder matrices.
 
@@ -70,8 +75,28 @@ def delta_product(
     of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
     """
     _check("batch time micro heads", q, k, v, beta, decay, initial_state)
-    run = implementation("delta_product", backend, q.device, large=large_state(k, v))
-    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state)
+    return _run(
+        "delta_product", backend, pieces, q, k, v, beta, decay, normalize, scale, initial_state
+    )
+
+
+def _run(
+    name: str,
+    backend: Backend,
+    pieces: Pieces | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor | None,
+    normalize: bool,
+    scale: float,
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    check_pieces(pieces, q, initial_state)
+    cut = () if pieces is None else (pieces,)
+    run = implementation(name, backend, q.device, large=large_state(k, v), pieces=bool(cut))
+    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state, *cut)
     return y, final_state
 
 

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from statetrack import tasks
+from statetrack import ops, tasks
 from statetrack._typing import Bool, Float, Int
+from statetrack.layers import registry
 from statetrack.models import Tagger
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
@@ -33,6 +34,7 @@ from statetrack.training.loop import (
     non_finite,
 )
 from statetrack.training.optimizer import decays
+from statetrack.training.packing import Layout, in_rows, packed, room_for
 from statetrack.training.precision import autocast, avoid_amx_trap
 from statetrack.training.records import Record
 
@@ -109,6 +111,7 @@ class Stack:
         self.validation = evaluation.held_out(self.config, "validation", self.device)
 
         on_gpu = self.device.type == "cuda"
+        self.room = self._room() if on_gpu else None
         compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._replay_step: Callable[[], object] = self._train_step
@@ -169,40 +172,52 @@ class Stack:
             generators=self.streams,
             device=self.device,
         )
-        read_at, targets = (None, batch.targets) if self.task.dense else batch.last_answer
-        losses, accuracy = self._losses(
-            self.weights,
-            self._by_run(batch.tokens),
-            self._by_run(targets),
-            None if read_at is None else self._by_run(read_at),
-        )
+        losses, accuracy = self._losses(self.weights, self._laid_out(batch))
         gradients = torch.autograd.grad(losses.sum(), list(self.weights.values()))
         self._update(self.buffers, gradients, losses.detach(), accuracy)
 
-    def _by_run(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (self.runs, self.config.batch))
+    def _room(self) -> int | None:
+        """Tokens of a row with all sequences of a batch; None where each has a row of its own."""
+        mixer = registry.get(self.config.model.mixer)
+        if self.task.dense or not mixer.takes_pieces:
+            return None
+        return room_for(self.task, self.config.batch, self.config.train_lengths)
+
+    def _laid_out(self, batch: Batch) -> Layout:
+        if self.room is None:
+            return in_rows(batch, runs=self.runs, dense=self.task.dense)
+        return packed(batch, runs=self.runs, room=self.room)
 
     def _forward(
-        self,
-        weights: dict[str, Tensor],
-        tokens: Int[Tensor, "runs batch time"],
-        targets: Int[Tensor, "runs batch asked"],
-        read_at: Int[Tensor, "runs batch asked"] | None,
+        self, weights: dict[str, Tensor], batch: Layout
     ) -> tuple[Float[Tensor, "runs"], Float[Tensor, "runs"]]:
         """Every run's loss and accuracy on its own batch."""
+        tokens, targets, read_at, offsets, longest = batch
 
         def one(
-            weights: dict[str, Tensor], tokens: Tensor, targets: Tensor, read_at: Tensor | None
+            weights: dict[str, Tensor],
+            tokens: Tensor,
+            targets: Tensor,
+            read_at: Tensor | None,
+            offsets: Tensor | None,
         ) -> tuple[Tensor, Tensor]:
-            return loss_and_accuracy(self._scores(weights, tokens, read_at), targets)
+            pieces = None if offsets is None else ops.Pieces(offsets, longest)
+            return loss_and_accuracy(self._scores(weights, tokens, read_at, pieces), targets)
 
-        places = (0, 0, 0, None if read_at is None else 0)
-        return vmap(one, in_dims=places)(weights, tokens, targets, read_at)
+        places = (0, 0, 0, None if read_at is None else 0, None if offsets is None else 0)
+        return vmap(one, in_dims=places)(weights, tokens, targets, read_at, offsets)
 
-    def _scores(self, weights: dict[str, Tensor], tokens: Tensor, read_at: Tensor | None) -> Tensor:
+    def _scores(
+        self,
+        weights: dict[str, Tensor],
+        tokens: Tensor,
+        read_at: Tensor | None,
+        pieces: ops.Pieces | None = None,
+    ) -> Tensor:
         """One run's scores."""
+        options = {"read_at": read_at, "pieces": pieces}
         with autocast(self.device, self.config.precision):
-            scores, _ = functional_call(self.model, weights, (tokens,), {"read_at": read_at})
+            scores, _ = functional_call(self.model, weights, (tokens,), options)
         return scores
 
     # ----------------------------------------------------------------------------- evaluation

@@ -12,7 +12,7 @@ from torch.nn.functional import silu
 from statetrack._typing import Float
 from statetrack.ops._register import compute_dtype, differentiable_op
 
-__all__ = ["BACKWARD_SCHEMA", "SCHEMA", "backward_fake", "forward_fake", "short_convolution"]
+__all__ = ["short_convolution"]
 
 
 def short_convolution(
@@ -103,7 +103,7 @@ def _per_group(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(0, (groups, x.shape[0] // groups)).sum(1)
 
 
-def forward_fake(
+def _forward_fake(
     x: Tensor, weight: Tensor, bias: Tensor | None, use_silu: bool, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     dtype = compute_dtype(x, weight, bias, initial_state)
@@ -111,7 +111,7 @@ def forward_fake(
     return x.new_empty(x.shape), x.new_empty(past, dtype=dtype)
 
 
-def backward_fake(
+def _backward_fake(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -124,19 +124,16 @@ def backward_fake(
 
 
 _INPUTS = "Tensor x, Tensor weight, Tensor? bias, bool use_silu, Tensor? initial_state"
-SCHEMA = f"({_INPUTS}) -> (Tensor, Tensor)"
-BACKWARD_SCHEMA = (
-    f"({_INPUTS}, Tensor y, Tensor final_state, Tensor dy, Tensor dfinal_state)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
-)
-
 _short_convolution = differentiable_op(
     "short_convolution",
-    schema=SCHEMA,
+    schema=f"({_INPUTS}) -> (Tensor, Tensor)",
     forward=_forward,
-    forward_fake=forward_fake,
-    backward_schema=BACKWARD_SCHEMA,
+    forward_fake=_forward_fake,
+    backward_schema=(
+        f"({_INPUTS}, Tensor y, Tensor final_state, Tensor dy, Tensor dfinal_state)"
+        " -> (Tensor, Tensor, Tensor, Tensor)"
+    ),
     backward=_backward,
-    backward_fake=backward_fake,
+    backward_fake=_backward_fake,
     num_outputs=2,
 )

@@ -1,11 +1,29 @@
-"""Rows of a [T, size] array, four tokens at a time: what the scans load ahead."""
+"""Where a sequence lies, and rows of a [T, size] array, four tokens at a time."""
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
 
-__all__ = ["load_four", "load_row", "store_row"]
+__all__ = ["load_four", "load_row", "place", "store_row"]
+
+
+@triton.jit
+@no_type_check
+def place(offsets_ptr, sequence, T, P):
+    """(row of the batch, first token within it, length) of a sequence: a row, or one of P pieces.
+
+    `offsets_ptr` [B, P + 1] is None where every row of T tokens is one sequence.
+    """
+    row = sequence
+    first = sequence * 0
+    length = T
+    if offsets_ptr is not None:
+        row = sequence // P
+        at = offsets_ptr + sequence + row  # a row has one offset more than pieces
+        first = tl.load(at).to(tl.int64)
+        length = (tl.load(at + 1) - first).to(tl.int32)
+    return row, first, length
 
 
 @triton.jit

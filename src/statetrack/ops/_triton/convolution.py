@@ -8,6 +8,8 @@ computes z again, and gets dx_t from dz_t .. dz_{t+W-1} and the gradient of the 
 It starts W - 1 tokens behind the segment's end, whose dz the segment's last tokens need; the first
 segment walks on into the initial state. The weights' gradients leave as one part per program and
 are added up outside: the result does not depend on the order of programs.
+
+Where a row is cut into P pieces (`Pieces`), a piece is what a row is above, walked in one go.
 """
 
 from typing import no_type_check
@@ -17,13 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack._typing import Float
-from statetrack.ops._register import differentiable_op
-from statetrack.ops._torch.convolution import (
-    BACKWARD_SCHEMA,
-    SCHEMA,
-    backward_fake,
-    forward_fake,
-)
+from statetrack.ops._pieces import Pieces, in_a_row
+from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
 __all__ = ["short_convolution"]
@@ -37,11 +35,13 @@ def short_convolution(
     bias: Float[Tensor, "channels"] | None,
     use_silu: bool,
     initial_state: Float[Tensor, "batch past channels"] | None,
-) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "batch past channels"]]:
+    pieces: Pieces | None = None,
+) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "sequences past channels"]]:
     """See `statetrack.ops.short_convolution`."""
     check_version()
     bias = None if bias is None else bias.unsqueeze(0)
-    y, state = _op(x, weight.unsqueeze(0), bias, use_silu, initial_state)
+    offsets = None if pieces is None else pieces.offsets
+    y, state = _op(x, weight.unsqueeze(0), bias, use_silu, initial_state, offsets)
     return y, state
 
 
@@ -51,7 +51,7 @@ def short_convolution(
 @triton.jit
 @no_type_check
 def _input(x_ptr, start_ptr, t, T, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr):
-    """Input t of one batch row: from x, before it from the initial state, else zeros."""
+    """Input t of one sequence: from x, before it from the initial state, else zeros."""
     limit = tl.where((t >= 0) & (t < T), channels, 0)
     x = tl.load(x_ptr + t * channels + c, mask=c < limit, other=0.0).to(COMPUTE)
     if start_ptr is not None:
@@ -89,8 +89,10 @@ def _forward_kernel(
     start_ptr,
     y_ptr,
     final_ptr,
-    T,
+    offsets_ptr,
+    time,
     channels,
+    P,
     rows_per_group,
     W: tl.constexpr,
     SEGMENT: tl.constexpr,
@@ -101,10 +103,11 @@ def _forward_kernel(
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
+    line, start, T = place(offsets_ptr, b, time, P)
     first = tl.program_id(2) * SEGMENT
-    last = tl.minimum(first + SEGMENT, T)
-    x_ptr += b * T * channels
-    y_ptr += b * T * channels
+    last = T if offsets_ptr is not None else tl.minimum(first + SEGMENT, T)
+    x_ptr += (line * time + start) * channels
+    y_ptr += (line * time + start) * channels
     final_ptr += b * (W - 1) * channels
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
@@ -153,8 +156,10 @@ def _backward_kernel(
     dx_ptr,
     dstart_ptr,
     parts_ptr,
-    T,
+    offsets_ptr,
+    time,
     channels,
+    P,
     rows_per_group,
     segments,
     W: tl.constexpr,
@@ -163,16 +168,17 @@ def _backward_kernel(
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """parts [B, segments, W + 1, C]: the gradients of the taps and, last, of the bias."""
+    """parts [BP, segments, W + 1, C]: the gradients of the taps and, last, of the bias."""
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     segment = tl.program_id(2)
+    line, start, T = place(offsets_ptr, b, time, P)
     first = segment * SEGMENT
-    last = tl.minimum(first + SEGMENT, T)
-    x_ptr += b * T * channels
-    dy_ptr += b * T * channels
-    dx_ptr += b * T * channels
+    last = T if offsets_ptr is not None else tl.minimum(first + SEGMENT, T)
+    x_ptr += (line * time + start) * channels
+    dy_ptr += (line * time + start) * channels
+    dx_ptr += (line * time + start) * channels
     dfinal_ptr += b * (W - 1) * channels
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
@@ -257,24 +263,32 @@ def _block(channels: int) -> int:
 
 
 def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, use_silu: bool, initial_state: Tensor | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    use_silu: bool,
+    initial_state: Tensor | None,
+    offsets: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    y, state = forward_fake(x, weight, bias, use_silu, initial_state)
+    y, state = _forward_fake(x, weight, bias, use_silu, initial_state, offsets)
     if x.numel() == 0:
         return y, state
-    batch, time, channels = x.shape
-    block = _block(channels)
+    _, time, channels = x.shape
+    sequences, block = len(state), _block(channels)
+    segments = 1 if offsets is not None else triton.cdiv(time, SEGMENT)
     with on_device_of(x):
-        _forward_kernel[(batch, triton.cdiv(channels, block), triton.cdiv(time, SEGMENT))](
+        _forward_kernel[(sequences, triton.cdiv(channels, block), segments)](
             x.contiguous(),
             weight.contiguous(),
             _contiguous(bias),
             _contiguous(initial_state),
             y,
             state,
+            _contiguous(offsets),
             time,
             channels,
-            batch // weight.shape[0],
+            in_a_row(offsets),
+            sequences // weight.shape[0],
             W=weight.shape[2],
             SEGMENT=SEGMENT,
             BC=block,
@@ -285,26 +299,42 @@ def _forward(
     return y, state
 
 
+def _forward_fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    use_silu: bool,
+    initial_state: Tensor | None,
+    offsets: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    dtype = compute_dtype(x, weight, bias, initial_state)
+    past = (x.shape[0] * in_a_row(offsets), weight.shape[2] - 1, x.shape[2])
+    return x.new_empty(x.shape), x.new_empty(past, dtype=dtype)
+
+
 def _backward(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     use_silu: bool,
     initial_state: Tensor | None,
+    offsets: Tensor | None,
     y: Tensor,
     state: Tensor,
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    dx, dweight, dbias, dstart = backward_fake(x, weight, bias, use_silu, initial_state)
+    grads = _backward_fake(x, weight, bias, use_silu, initial_state)
+    dx, dweight, dbias, dstart, none = grads
     if x.numel() == 0:
-        return dx, dweight.zero_(), dbias.zero_(), dstart
-    batch, time, channels = x.shape
+        return dx, dweight.zero_(), dbias.zero_(), dstart, none
+    _, time, channels = x.shape
     groups, _, width = weight.shape
-    block, segments = _block(channels), triton.cdiv(time, SEGMENT)
-    parts = state.new_empty(batch, segments, width + 1, channels)
+    sequences, block = len(state), _block(channels)
+    segments = 1 if offsets is not None else triton.cdiv(time, SEGMENT)
+    parts = state.new_empty(sequences, segments, width + 1, channels)
     with on_device_of(x):
-        _backward_kernel[(batch, triton.cdiv(channels, block), segments)](
+        _backward_kernel[(sequences, triton.cdiv(channels, block), segments)](
             x.contiguous(),
             weight.contiguous(),
             _contiguous(bias),
@@ -314,9 +344,11 @@ def _backward(
             dx,
             dstart,
             parts,
+            _contiguous(offsets),
             time,
             channels,
-            batch // groups,
+            in_a_row(offsets),
+            sequences // groups,
             segments,
             W=width,
             SEGMENT=SEGMENT,
@@ -329,20 +361,38 @@ def _backward(
     dweight.copy_(sums[:, :width].mT)
     if bias is not None:
         dbias.copy_(sums[:, width])
-    return dx, dweight, dbias, dstart
+    return grads
+
+
+def _backward_fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    use_silu: bool,
+    initial_state: Tensor | None,
+    *_: Tensor | None,
+) -> tuple[Tensor, ...]:
+    inputs = (x, weight, bias, initial_state, None)  # offsets have no gradient
+    return tuple(x.new_empty(0) if t is None else t.new_empty(t.shape) for t in inputs)
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
+_INPUTS = (
+    "Tensor x, Tensor weight, Tensor? bias, bool use_silu, Tensor? initial_state, Tensor? offsets"
+)
 _op = differentiable_op(
     "short_convolution_triton",
-    schema=SCHEMA,
+    schema=f"({_INPUTS}) -> (Tensor, Tensor)",
     forward=_forward,
-    forward_fake=forward_fake,
-    backward_schema=BACKWARD_SCHEMA,
+    forward_fake=_forward_fake,
+    backward_schema=(
+        f"({_INPUTS}, Tensor y, Tensor state, Tensor dy, Tensor dstate)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
     backward=_backward,
-    backward_fake=backward_fake,
+    backward_fake=_backward_fake,
     num_outputs=2,
 )

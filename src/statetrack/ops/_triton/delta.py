@@ -6,7 +6,9 @@ compute the same function; `runs_in_chunks` is the table that chooses.
 
 Letters: B batch, T time, N micro-steps per token, H heads, K key size, V value size. One program
 runs one head of one batch row for one block of value columns; the columns of the state never mix,
-so a program needs nothing from the others. With k as given, not normalised, one micro-step is
+so a program needs nothing from the others. Where a row is cut into P pieces (`Pieces`), a program
+runs one head of one piece, and there are BP sequences. With k as given, not normalised, one
+micro-step is
 
     w = Sᵀ k,    e = r v - r² w,    u = β e,    S ← S + k uᵀ,        r = 1/‖k‖
 
@@ -30,10 +32,12 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack._typing import Float
+from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._register import compute_dtype, differentiable_op
 from statetrack.ops._triton import _delta_chunked
 from statetrack.ops._triton._delta_chunked import Launch
+from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
 __all__ = ["delta_product"]
@@ -54,16 +58,21 @@ def delta_product(
     normalize_keys: bool,
     scale: float,
     initial_state: Float[Tensor, "batch heads key value"] | None,
+    pieces: Pieces | None = None,
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
-    Float[Tensor, "batch heads key value"],
+    Float[Tensor, "sequences heads key value"],
 ]:
     """See `statetrack.ops.delta_product`."""
     check_version()
     save = torch.is_grad_enabled()
+    inputs = (q, k, v, beta, decay, normalize_keys, scale, initial_state, save)
     dtype = compute_dtype(q, k, v, beta, decay, initial_state)
-    op = _chunked_op if runs_in_chunks(q, k, v, dtype) else _op
-    y, state, *_ = op(q, k, v, beta, decay, normalize_keys, scale, initial_state, save)
+    if pieces is None and runs_in_chunks(q, k, v, dtype):
+        y, state, *_ = _chunked_op(*inputs)
+    else:
+        offsets, longest = pieces or (None, q.shape[1])
+        y, state, *_ = _op(*inputs, offsets, longest)
     return y, state
 
 
@@ -178,8 +187,10 @@ def _forward_kernel(
     e_ptr,
     kept_ptr,
     coef_ptr,
+    offsets_ptr,
     T,
     H,
+    P,
     kept,
     q_token,
     k_token,
@@ -206,7 +217,9 @@ def _forward_kernel(
     """
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
-    b, h = head // H, head % H
+    h = head % H
+    b, first_token, length = place(offsets_ptr, head // H, T, P)
+    token = b * T + first_token
     keys = tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_k, in_v = keys < K, values < V
@@ -218,26 +231,31 @@ def _forward_kernel(
         if tl.sum(tl.where(tl.abs(found) < float("inf"), 0, 1)) == 0:
             return
 
-    row = b * T * H + h  # of a tensor [B, T, H]; one token on is H rows on
-    micro = b * T * N * H + h  # of a tensor [B, T, N, H]
-    q_ptr += b * T * q_token + h * K
-    k_ptr += b * T * k_token + h * K
+    if offsets_ptr is not None:
+        if length == 0:
+            tl.store(final_ptr + head * K * V + at, tl.zeros([BK, BV], COMPUTE), mask=in_state)
+            return
+
+    row = token * H + h  # of a tensor [B, T, H]; one token on is H rows on
+    micro = token * N * H + h  # of a tensor [B, T, N, H]
+    q_ptr += token * q_token + h * K
+    k_ptr += token * k_token + h * K
     q_at = q_ptr + keys
     k_at = k_ptr + keys
-    v_at = v_ptr + b * T * v_token + h * V + values
+    v_at = v_ptr + token * v_token + h * V + values
     k_turn = k_token - (N - 1) * H * K  # from a token's last key to the next token's first
     v_turn = v_token - (N - 1) * H * V
     e_at = e_ptr + micro * V + values
     y_at = y_ptr + row * V + values
     PER_TOKEN: tl.constexpr = 4 * N + 1
-    coef_at = coef_ptr + head * T * PER_TOKEN
+    coef_at = coef_ptr + ((b * H + h) * T + first_token) * PER_TOKEN
     kept_at = kept_ptr + head * kept * K * V + at
     _write_coefficients(
         coef_at,
         q_ptr,
         k_ptr,
         beta_ptr + micro,
-        T,
+        length,
         H,
         q_token,
         k_token,
@@ -259,26 +277,26 @@ def _forward_kernel(
     # away, two micro-steps before. The last token looks at itself again.
     k = tl.load(k_at, mask=in_k, other=0.0).to(COMPUTE)
     v = tl.load(v_at, mask=in_v, other=0.0).to(COMPUTE)
-    v_at += tl.where(T * N > 1, v_turn if N == 1 else H * V, 0)
+    v_at += tl.where(length * N > 1, v_turn if N == 1 else H * V, 0)
     v_next = tl.load(v_at, mask=in_v, other=0.0).to(COMPUTE)
     q = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
     beta, r, high, low = _load_coefficients(coef_at, 0, NORMALIZE, COMPUTE)
     r_q = tl.load(coef_at + 4 * N)
-    for first in range(0, T, EVERY):
+    for first in range(0, length, EVERY):
         if SAVE:
             if first > 0:
                 tl.store(kept_at, state, mask=in_state)
                 kept_at += K * V
-        for t in range(first, tl.minimum(first + EVERY, T)):
+        for t in range(first, tl.minimum(first + EVERY, length)):
             if decay_ptr is not None:
                 state *= tl.load(decay_ptr + row + t * H).to(COMPUTE)
-            more = t + 1 < T
+            more = t + 1 < length
             q_at += tl.where(more, q_token, 0)
             coef_next = coef_at + tl.where(more, PER_TOKEN, 0)
             q_next = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
             for j in tl.static_range(N):
                 v_step = v_turn if (j + 2) % N == 0 else H * V
-                v_at += tl.where(t * N + j + 2 < T * N, v_step, 0)
+                v_at += tl.where(t * N + j + 2 < length * N, v_step, 0)
                 v_later = tl.load(v_at, mask=in_v, other=0.0).to(COMPUTE)
                 if j + 1 < N:
                     k_at += H * K
@@ -351,9 +369,11 @@ def _backward_kernel(
     dbeta_ptr,
     ddecay_ptr,
     dstart_ptr,
+    offsets_ptr,
     B,
     T,
     H,
+    P,
     kept,
     q_token,
     k_token,
@@ -371,27 +391,32 @@ def _backward_kernel(
     """Gradients of one head. dq, dk, dβ and da sum over value columns: one slab per value block."""
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
-    b, h = head // H, head % H
+    h = head % H
+    b, first_token, length = place(offsets_ptr, head // H, T, P)
+    token = b * T + first_token
+    if offsets_ptr is not None:
+        if length == 0:
+            return
     keys = tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_k, in_v = keys < K, values < V
     at = keys[:, None] * V + values[None, :]
     in_state = in_k[:, None] & in_v[None, :]
-    first_row = b * T * H + h
+    first_row = token * H + h
     slab = block * B * T * H  # rows of [B, T, H] before this block's part of a partial sum
 
     # Inputs are loaded one micro-step ahead, from the last token to the first.
-    row = first_row + (T - 1) * H
-    micro = (b * T + T) * N * H - H + h
-    q_at = q_ptr + (b * T + T - 1) * q_token + h * K + keys
+    row = first_row + (length - 1) * H
+    micro = (token + length) * N * H - H + h
+    q_at = q_ptr + (token + length - 1) * q_token + h * K + keys
     dy_at = dy_ptr + row * V + values
     PER_TOKEN: tl.constexpr = 4 * N + 1
-    coef_at = coef_ptr + (head * T + T - 1) * PER_TOKEN
-    k_ptr += b * T * k_token + h * K + keys  # the first key of the row's first token
+    coef_at = coef_ptr + ((b * H + h) * T + first_token + length - 1) * PER_TOKEN
+    k_ptr += token * k_token + h * K + keys  # the first key of the row's first token
     k_turn = (
         k_token - (N - 1) * H * K
     )  # from a token's first key back to the last of the one before
-    k_at = k_ptr + (T - 1) * k_token + (N - 1) * H * K
+    k_at = k_ptr + (length - 1) * k_token + (N - 1) * H * K
     e_at = e_ptr + micro * V + values
     q = tl.load(q_at, mask=in_k, other=0.0).to(COMPUTE)
     dy = tl.load(dy_at, mask=in_v, other=0.0).to(COMPUTE)
@@ -401,18 +426,19 @@ def _backward_kernel(
     beta, r, high, low = _load_coefficients(coef_at, N - 1, NORMALIZE, COMPUTE)
 
     dstate = tl.load(dfinal_ptr + head * K * V + at, mask=in_state, other=0.0).to(COMPUTE)
-    for segment in range(kept, -1, -1):
+    segments = (length - 1) // EVERY  # as many states were saved
+    for segment in range(segments, -1, -1):
         first = segment * EVERY
-        last = tl.minimum(first + EVERY, T)
+        last = tl.minimum(first + EVERY, length)
         if decay_ptr is None:  # the state after the segment
-            if segment == kept:
+            if segment == segments:
                 source = final_ptr + head * K * V
             else:
                 source = kept_ptr + (head * kept + segment) * K * V
             state = tl.load(source + at, mask=in_state, other=0.0).to(COMPUTE)
         for t in range(last - 1, first - 1, -1):
             row = first_row + t * H
-            micro = (b * T + t) * N * H + h
+            micro = (token + t) * N * H + h
             if decay_ptr is not None:
                 state = tl.zeros([BK, BV], COMPUTE)  # the state before the segment
                 if segment > 0:
@@ -428,7 +454,7 @@ def _backward_kernel(
                         k_ptr + s * k_token,
                         e_ptr,
                         beta_ptr,
-                        (b * T + s) * N * H + h,
+                        (token + s) * N * H + h,
                         H,
                         values,
                         in_k,
@@ -545,12 +571,14 @@ def _forward(
     scale: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
+    longest: int,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
-    results = _forward_fake(*inputs, save)
+    results = _forward_fake(*inputs, save, offsets, longest)
     if results[1].numel() > 0:
         with on_device_of(q):
-            _forward_launch(*inputs, results, save, repair=False).run()
+            _forward_launch(*inputs, results, save, offsets, longest, repair=False).run()
     return results
 
 
@@ -565,18 +593,20 @@ def _forward_launch(
     initial_state: Tensor | None,
     results: tuple[Tensor, ...],
     save: bool,
+    offsets: Tensor | None,
+    longest: int,
     repair: bool,
 ) -> Launch:
     """What fills `results`, those of `_forward_fake`."""
     y, state, e, kept, coef = results
-    batch, time, micro, heads, key = k.shape
+    _, time, micro, heads, key = k.shape
     value = v.shape[-1]
     keys, values, warps = _forward_tile(key, value)
     blocks = triton.cdiv(value, values)
     (q, q_token), (k, k_token), (v, v_token) = _by_token(q), _by_token(k), _by_token(v)
     return Launch(
         _forward_kernel,
-        batch * heads * blocks,
+        len(state) * heads * blocks,
         (
             q,
             k,
@@ -589,9 +619,11 @@ def _forward_launch(
             e,
             kept,
             coef,
+            _contiguous(offsets),
             time,
             heads,
-            _kept(time, decay is not None),
+            in_a_row(offsets),
+            _kept(longest, decay is not None),
             q_token,
             k_token,
             v_token,
@@ -625,18 +657,21 @@ def _forward_fake(
     scale: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
+    longest: int,
 ) -> tuple[Tensor, ...]:
-    """y, final state; saved: e [B,T,N,H,V], states [B,H,kept,K,V], coefficients [B,H,T,4N+1]."""
+    """y, final state; saved: e [B,T,N,H,V], states [BP,H,kept,K,V], coefficients [B,H,T,4N+1]."""
     batch, time, micro, heads, key = k.shape
     value = v.shape[-1]
     dtype = compute_dtype(q, k, v, beta, decay, initial_state)
     y = v.new_empty(batch, time, heads, value)
-    state = v.new_empty(batch, heads, key, value, dtype=dtype)
+    sequences = batch * in_a_row(offsets)
+    state = v.new_empty(sequences, heads, key, value, dtype=dtype)
     coef = state.new_empty(batch, heads, time, 4 * micro + 1)
     if not save:
         return y, state, state.new_empty(0), state.new_empty(0), coef
     e = state.new_empty(v.shape)
-    kept = state.new_empty(batch, heads, _kept(time, decay is not None), key, value)
+    kept = state.new_empty(sequences, heads, _kept(longest, decay is not None), key, value)
     return y, state, e, kept, coef
 
 
@@ -650,6 +685,8 @@ def _backward(
     scale: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
+    longest: int,
     y: Tensor,
     state: Tensor,
     e: Tensor,
@@ -658,9 +695,9 @@ def _backward(
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    inputs = (q, k, v, beta, decay, normalize, scale, initial_state, save)
+    inputs = (q, k, v, beta, decay, normalize, scale, initial_state, save, offsets, longest)
     grads = _backward_fake(*inputs, y, state, e, kept, coef, dy, dstate)
-    dq, dk, dv, dbeta, ddecay, dstart = grads
+    dq, dk, dv, dbeta, ddecay, dstart, _ = grads
     if state.numel() == 0:
         return grads
     batch, time, micro, heads, key = k.shape
@@ -673,7 +710,7 @@ def _backward(
         slabs = [state.new_empty(blocks, *grad.shape) for grad in sums]
     (q, q_token), (k, k_token) = _by_token(q), _by_token(k)
     with on_device_of(q):
-        _backward_kernel[(batch * heads * blocks,)](
+        _backward_kernel[(len(state) * heads * blocks,)](
             q,
             k,
             beta.contiguous(),
@@ -691,10 +728,12 @@ def _backward(
             slabs[2],
             slabs[3],
             None if initial_state is None else dstart,
+            _contiguous(offsets),
             batch,
             time,
             heads,
-            _kept(time, decay is not None),
+            in_a_row(offsets),
+            _kept(longest, decay is not None),
             q_token,
             k_token,
             N=micro,
@@ -725,6 +764,8 @@ def _backward_fake(
     scale: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
+    longest: int,
     y: Tensor,
     state: Tensor,
     e: Tensor,
@@ -733,7 +774,7 @@ def _backward_fake(
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    inputs = (q, k, v, beta, decay, initial_state)
+    inputs = (q, k, v, beta, decay, initial_state, None)  # offsets have no gradient
     return tuple(v.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
 
 
@@ -761,14 +802,15 @@ _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? decay, bool normalize, float scale,"
     " Tensor? initial_state, bool save"
 )
+_IN_PIECES = f"{_INPUTS}, Tensor? offsets, int longest"
 _op = differentiable_op(
     "delta_product_triton",
-    schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({_IN_PIECES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     forward=_forward,
     forward_fake=_forward_fake,
     backward_schema=(
-        f"({_INPUTS}, Tensor y, Tensor state, Tensor e, Tensor kept, Tensor coef, Tensor dy,"
-        " Tensor dstate) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+        f"({_IN_PIECES}, Tensor y, Tensor state, Tensor e, Tensor kept, Tensor coef, Tensor dy,"
+        " Tensor dstate) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     backward=_backward,
     backward_fake=_backward_fake,
@@ -795,9 +837,10 @@ def _forward_in_chunks(
     results = _delta_chunked.forward(*inputs, save)
     y, state, *_ = results
     if state.numel() > 0:
-        unsaved = _forward_fake(*inputs, False)[2:]
+        unsaved = _forward_fake(*inputs, False, None, q.shape[1])[2:]
+        whole = (False, None, q.shape[1])
         with on_device_of(q):
-            _forward_launch(*inputs, (y, state, *unsaved), save=False, repair=True).run()
+            _forward_launch(*inputs, (y, state, *unsaved), *whole, repair=True).run()
     return results
 
 

@@ -9,6 +9,9 @@ the last to the first: it replays a group from its saved state, keeping the four
 E in registers, and then walks back through them. Nothing is divided by a, so a = 0 is no special
 case. Sums over channels (dB, dC) and over the batch (dA, dD) leave the kernel as one part per
 program and are added up outside: the result does not depend on the order of programs.
+
+Where a row is cut into P pieces (`Pieces`), a program runs one of them. Its saved states begin at
+slot ⌊first token / 4⌋ + its index of the row's ⌈T/4⌉ + P - 1, so that no two pieces share one.
 """
 
 import math
@@ -20,8 +23,9 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack._typing import Float
+from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._register import compute_dtype, differentiable_op
-from statetrack.ops._triton._rows import load_four, store_row
+from statetrack.ops._triton._rows import load_four, place, store_row
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
 __all__ = ["selective_scan"]
@@ -39,12 +43,14 @@ def selective_scan(
     D: Float[Tensor, "channels"] | None,
     low: float,
     initial_state: Float[Tensor, "batch channels state"] | None,
-) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "batch channels state"]]:
+    pieces: Pieces | None = None,
+) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "sequences channels state"]]:
     """See `statetrack.ops.selective_scan`."""
     check_version()
     D = None if D is None else D.unsqueeze(0)
     save = torch.is_grad_enabled()
-    y, state, _ = _op(u, delta, A.unsqueeze(0), B, C, D, low, initial_state, save)
+    offsets = None if pieces is None else pieces.offsets
+    y, state, _ = _op(u, delta, A.unsqueeze(0), B, C, D, low, initial_state, save, offsets)
     return y, state
 
 
@@ -62,6 +68,13 @@ def _step(h, u, delta, log2_decay, B, LOW: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _first_slot(b, row, first, time, P):
+    """Where the saved states of sequence b begin."""
+    return row * ((time + 3) // 4 + P - 1) + first // 4 + (b - row * P)
+
+
+@triton.jit
+@no_type_check
 def _forward_kernel(
     u_ptr,
     delta_ptr,
@@ -73,8 +86,10 @@ def _forward_kernel(
     y_ptr,
     final_ptr,
     kept_ptr,
-    T,
+    offsets_ptr,
+    time,
     channels,
+    P,
     rows_per_group,
     N: tl.constexpr,
     BC: tl.constexpr,
@@ -92,11 +107,13 @@ def _forward_kernel(
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
 
-    u_ptr += b * T * channels
-    delta_ptr += b * T * channels
-    y_ptr += b * T * channels
-    B_ptr += b * T * N
-    C_ptr += b * T * N
+    row, first, T = place(offsets_ptr, b, time, P)
+    token = row * time + first
+    u_ptr += token * channels
+    delta_ptr += token * channels
+    y_ptr += token * channels
+    B_ptr += token * N
+    C_ptr += token * N
     A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
     log2_decay = A * LOG2_E
     h = tl.zeros([BC, BN], COMPUTE)
@@ -106,7 +123,7 @@ def _forward_kernel(
     if D_ptr is not None:
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
 
-    kept_at = kept_ptr + b * ((T + 3) // 4) * size + at
+    kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
     u0, u1, u2, u3 = load_four(u_ptr, 0, T, channels, c, COMPUTE)
     d0, d1, d2, d3 = load_four(delta_ptr, 0, T, channels, c, COMPUTE)
     B0, B1, B2, B3 = load_four(B_ptr, 0, T, N, n, COMPUTE)
@@ -193,8 +210,10 @@ def _backward_kernel(
     dC_ptr,
     dD_ptr,
     dstart_ptr,
-    T,
+    offsets_ptr,
+    time,
     channels,
+    P,
     rows_per_group,
     batch,
     N: tl.constexpr,
@@ -203,7 +222,7 @@ def _backward_kernel(
     LOW: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """dA [B, C, N] and dD [B, C] are one part per batch row, dB and dC one per channel block."""
+    """dA [BP, C, N] and dD [BP, C] are one part per sequence, dB and dC one per channel block."""
     blocks = tl.cdiv(channels, BC)
     b = (tl.program_id(0) // blocks).to(tl.int64)
     block = (tl.program_id(0) % blocks).to(tl.int64)
@@ -214,15 +233,17 @@ def _backward_kernel(
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
 
-    u_ptr += b * T * channels
-    delta_ptr += b * T * channels
-    dy_ptr += b * T * channels
-    du_ptr += b * T * channels
-    ddelta_ptr += b * T * channels
-    B_ptr += b * T * N
-    C_ptr += b * T * N
-    dB_ptr += (block * batch + b) * T * N
-    dC_ptr += (block * batch + b) * T * N
+    row, first, T = place(offsets_ptr, b, time, P)
+    token = row * time + first
+    u_ptr += token * channels
+    delta_ptr += token * channels
+    dy_ptr += token * channels
+    du_ptr += token * channels
+    ddelta_ptr += token * channels
+    B_ptr += token * N
+    C_ptr += token * N
+    dB_ptr += (block * batch * time + token) * N
+    dC_ptr += (block * batch * time + token) * N
     A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
     log2_decay = A * LOG2_E
     D = tl.zeros([BC], COMPUTE)
@@ -233,9 +254,10 @@ def _backward_kernel(
     dD = tl.zeros([BC], COMPUTE)
 
     groups = (T + 3) // 4
+    kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
     for i in range(groups):
         t = (groups - 1 - i) * 4
-        h0 = tl.load(kept_ptr + (b * groups + t // 4) * size + at, mask=inside, other=0.0)
+        h0 = tl.load(kept_at + (t // 4) * size, mask=inside, other=0.0)
         u0, u1, u2, u3 = load_four(u_ptr, t, T, channels, c, COMPUTE)
         d0, d1, d2, d3 = load_four(delta_ptr, t, T, channels, c, COMPUTE)
         B0, B1, B2, B3 = load_four(B_ptr, t, T, N, n, COMPUTE)
@@ -374,16 +396,17 @@ def _forward(
     low: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    results = _forward_fake(u, delta, A, B, C, D, low, initial_state, save)
+    results = _forward_fake(u, delta, A, B, C, D, low, initial_state, save, offsets)
     y, state, kept = results
     if state.numel() == 0:
         return results
-    batch, time, channels = u.shape
+    _, time, channels = u.shape
     size = A.shape[-1]
     block = _block(channels, size, 256)
     with on_device_of(u):
-        _forward_kernel[(batch * triton.cdiv(channels, block),)](
+        _forward_kernel[(len(state) * triton.cdiv(channels, block),)](
             u.contiguous(),
             delta.contiguous(),
             A.contiguous(),
@@ -394,9 +417,11 @@ def _forward(
             y,
             state,
             kept,
+            None if offsets is None else offsets.contiguous(),
             time,
             channels,
-            batch // A.shape[0],
+            in_a_row(offsets),
+            len(state) // A.shape[0],
             N=size,
             BC=block,
             BN=power_of_two(size),
@@ -418,13 +443,14 @@ def _forward_fake(
     low: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """y, the final state and the saved states [B, ⌈T/4⌉, C, N]."""
+    """y, the final state and the saved states [B, ⌈T/4⌉ + P - 1, C, N]."""
     batch, time, channels = u.shape
     dtype = compute_dtype(u, delta, A, B, C, D, initial_state)
-    state = u.new_empty(batch, channels, A.shape[-1], dtype=dtype)
-    groups = -(-time // GROUP)
-    kept = state.new_empty(batch, groups, channels, A.shape[-1]) if save else state.new_empty(0)
+    state = u.new_empty(batch * in_a_row(offsets), channels, A.shape[-1], dtype=dtype)
+    slots = -(-time // GROUP) + in_a_row(offsets) - 1
+    kept = state.new_empty(batch, slots, channels, A.shape[-1]) if save else state.new_empty(0)
     return u.new_empty(u.shape), state, kept
 
 
@@ -438,26 +464,28 @@ def _backward(
     low: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
     y: Tensor,
     state: Tensor,
     kept: Tensor,
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    inputs = (u, delta, A, B, C, D, low, initial_state, save)
-    du, ddelta, dA, dB, dC, dD, dstart = _backward_fake(*inputs, y, state, kept, dy, dstate)
+    inputs = (u, delta, A, B, C, D, low, initial_state, save, offsets)
+    grads = _backward_fake(*inputs, y, state, kept, dy, dstate)
+    du, ddelta, dA, dB, dC, dD, dstart, none = grads
     batch, time, channels = u.shape
     size = A.shape[-1]
     if state.numel() == 0:
-        return du, ddelta, dA.zero_(), dB, dC, dD.zero_(), dstart
+        return du, ddelta, dA.zero_(), dB, dC, dD.zero_(), dstart, none
     block = _block(channels, size, 256)
     blocks = triton.cdiv(channels, block)
     dA_rows = torch.empty_like(state)
-    dD_rows = None if D is None else state.new_empty(batch, channels)
+    dD_rows = None if D is None else state.new_empty(len(state), channels)
     dB_parts = state.new_empty(blocks, batch, time, size)
     dC_parts = torch.empty_like(dB_parts)
     with on_device_of(u):
-        _backward_kernel[(batch * blocks,)](
+        _backward_kernel[(len(state) * blocks,)](
             u.contiguous(),
             delta.contiguous(),
             A.contiguous(),
@@ -474,9 +502,11 @@ def _backward(
             dC_parts,
             dD_rows,
             None if initial_state is None else dstart,
+            None if offsets is None else offsets.contiguous(),
             time,
             channels,
-            batch // A.shape[0],
+            in_a_row(offsets),
+            len(state) // A.shape[0],
             batch,
             N=size,
             BC=block,
@@ -490,7 +520,7 @@ def _backward(
     dC.copy_(dC_parts.sum(0))
     if D is not None and dD_rows is not None:
         dD.copy_(dD_rows.unflatten(0, (D.shape[0], -1)).sum(1))
-    return du, ddelta, dA, dB, dC, dD, dstart
+    return grads
 
 
 def _backward_fake(
@@ -503,19 +533,20 @@ def _backward_fake(
     low: float,
     initial_state: Tensor | None,
     save: bool,
+    offsets: Tensor | None,
     y: Tensor,
     state: Tensor,
     kept: Tensor,
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    inputs = (u, delta, A, B, C, D, initial_state)
+    inputs = (u, delta, A, B, C, D, initial_state, None)  # offsets have no gradient
     return tuple(u.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
 
 
 _INPUTS = (
     "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, float low,"
-    " Tensor? initial_state, bool save"
+    " Tensor? initial_state, bool save, Tensor? offsets"
 )
 _op = differentiable_op(
     "selective_scan_triton",
@@ -524,7 +555,7 @@ _op = differentiable_op(
     forward_fake=_forward_fake,
     backward_schema=(
         f"({_INPUTS}, Tensor y, Tensor state, Tensor kept, Tensor dy, Tensor dstate)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     backward=_backward,
     backward_fake=_backward_fake,

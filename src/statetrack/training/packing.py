@@ -1,0 +1,92 @@
+"""How the batches of all runs lie in memory: a row for each sequence, or one row for each run.
+
+The latter is for ragged batches. Lengths drawn uniformly up to 40 leave half of a padded batch
+empty, and an empty token costs as much as any other. A row has room for what a batch needs on
+average and `SPARE` standard deviations more, the same for every step, as CUDA graphs need it; what
+is left of it is filled with padding in pieces of its own.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statetrack._typing import Int
+from statetrack.tasks import IGNORE, Batch, Task
+
+__all__ = ["Layout", "in_rows", "packed", "room_for"]
+
+SPARE = 7
+"""In standard deviations of the number of tokens in a batch: never used up in 10^11 steps."""
+WORTH_IT = 0.85
+"""Rows longer than this share of the padded batch would save too little."""
+DRAWN = 2**14
+
+
+class Layout(NamedTuple):
+    """What a model reads and is asked, by run.
+
+    Attributes:
+        read_at: the times that are asked for; None for all.
+        offsets: where the pieces of a row begin (`ops.Pieces`); None where a row is one sequence.
+        longest: no sequence has more tokens.
+    """
+
+    tokens: Int[Tensor, "runs rows time"]
+    targets: Int[Tensor, "runs rows asked"]
+    read_at: Int[Tensor, "runs rows asked"] | None
+    offsets: Int[Tensor, "runs rows ends"] | None
+    longest: int
+
+
+def in_rows(batch: Batch, *, runs: int, dense: bool) -> Layout:
+    """A row for each sequence; an equal share of them for each run. All times asked if `dense`."""
+    read_at, targets = (None, batch.targets) if dense else batch.last_answer
+    return Layout(
+        tokens=batch.tokens.unflatten(0, (runs, -1)),
+        targets=targets.unflatten(0, (runs, -1)),
+        read_at=None if read_at is None else read_at.unflatten(0, (runs, -1)),
+        offsets=None,
+        longest=batch.tokens.shape[1],
+    )
+
+
+def room_for(task: Task, batch: int, lengths: tuple[int, int]) -> int | None:
+    """Tokens of a row that holds `batch` sequences; None where padding costs less."""
+    low, high = lengths
+    generator = torch.Generator().manual_seed(0)
+    drawn = task.sample(DRAWN, high, min_length=low, generator=generator)
+    sizes = drawn.num_tokens.double()
+    wanted = batch * sizes.mean().item() + SPARE * math.sqrt(batch) * sizes.std().item()
+    room = -(-int(wanted) // 64) * 64
+    return room if room <= WORTH_IT * batch * drawn.tokens.shape[1] else None
+
+
+def packed(batch: Batch, *, runs: int, room: int) -> Layout:
+    """One row of `room` tokens for each run, with its share of the sequences end to end.
+
+    A sequence that does not fit is not asked for: its target is `IGNORE`.
+    """
+    width = batch.tokens.shape[1]
+    last, targets = (x.view(runs, -1) for x in batch.last_answer)
+    ends = (last + 1).cumsum(1)
+    fits = ends <= room
+    spare = -(-room // width)  # pieces enough for a row that is nearly empty
+    steps = torch.arange(spare + 1, device=ends.device) * width
+    offsets = torch.cat([ends.new_zeros(runs, 1), ends[:, :-1], ends[:, -1:] + steps], dim=1).clamp(
+        max=room
+    )
+
+    place = torch.arange(room, device=ends.device).expand(runs, -1).contiguous()
+    piece = torch.searchsorted(offsets[:, 1:].contiguous(), place, right=True)
+    source = piece * width + place - offsets.gather(1, piece)
+    tokens = batch.tokens.view(runs, -1)
+    padded = torch.cat([tokens, tokens.new_zeros(runs, 1)], dim=1)  # token 0 where nobody reads
+    return Layout(
+        tokens=padded.gather(1, source.clamp(max=tokens.shape[1]))[:, None],
+        targets=torch.where(fits, targets, IGNORE)[:, None],
+        read_at=(ends - 1).clamp(max=room - 1)[:, None],
+        offsets=offsets[:, None],
+        longest=width,
+    )

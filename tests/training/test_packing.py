@@ -1,0 +1,84 @@
+"""Sequences end to end in one row give every run the losses of its padded batch."""
+
+import pytest
+import torch
+
+from statetrack import ops, tasks
+from statetrack.models import Tagger, paper_config
+from statetrack.tasks import IGNORE
+from statetrack.training.packing import in_rows, packed, room_for
+
+RUNS, BATCH = 2, 6
+
+
+def a_batch(name: str) -> tasks.Batch:
+    generators = [tasks.generator(name, "train", seed, "cpu") for seed in range(RUNS)]
+    return tasks.get(name).sample_streams(BATCH, 20, min_length=3, generators=generators)
+
+
+@pytest.mark.parametrize("name", ["parity", "mod_arithmetic_brackets"])
+@pytest.mark.parametrize("spare", [0, 1, 150])
+def test_every_sequence_lies_in_its_piece(name: str, spare: int) -> None:
+    batch = a_batch(name)
+    sizes = batch.num_tokens.view(RUNS, BATCH)
+    room = int(sizes.sum(1).max()) + spare
+    got = packed(batch, runs=RUNS, room=room)
+    assert got.tokens.shape == (RUNS, 1, room) and got.offsets is not None
+    for run in range(RUNS):
+        pieces = ops.Pieces(got.offsets[run], got.longest)
+        with ops.check_values():  # the offsets rise from 0 to the end, no piece is too long
+            ops.short_convolution(torch.zeros(1, room, 1), torch.ones(1, 1), pieces=pieces)
+        for b in range(BATCH):
+            first, last = got.offsets[run, 0, b : b + 2]
+            row = batch.tokens[run * BATCH + b, : sizes[run, b]]
+            assert torch.equal(got.tokens[run, 0, first:last], row)
+
+
+@pytest.mark.parametrize("mixer", ["DeltaNet", "Mamba"])
+def test_the_same_scores_as_padded(mixer: str) -> None:
+    batch = a_batch("parity")
+    config = paper_config(mixer, vocab_size=3, num_layers=2, d_model=16)
+    model = Tagger(config, generator=torch.Generator().manual_seed(0)).double()
+    rows = in_rows(batch, runs=RUNS, dense=False)
+    ends = packed(batch, runs=RUNS, room=BATCH * 20 + 7)
+    assert ends.offsets is not None
+    for run in range(RUNS):
+        alone, _ = model(rows.tokens[run], read_at=rows.read_at[run])
+        together, _ = model(
+            ends.tokens[run],
+            read_at=ends.read_at[run],
+            pieces=ops.Pieces(ends.offsets[run], ends.longest),
+        )
+        torch.testing.assert_close(together[0], alone[:, 0], rtol=1e-9, atol=1e-12)
+        assert torch.equal(ends.targets[run, 0], rows.targets[run, :, 0])
+
+
+def test_what_does_not_fit_is_not_asked() -> None:
+    batch = a_batch("parity")
+    sizes = batch.num_tokens.view(RUNS, BATCH)
+    room = int(sizes[:, :-1].sum(1).max())  # the last sequence of at least one run is cut
+    got = packed(batch, runs=RUNS, room=room)
+    fits = sizes.cumsum(1) <= room
+    assert not fits.all()
+    assert torch.equal(got.targets[:, 0] != IGNORE, fits)
+    assert got.offsets.max() == room and got.read_at.max() < room
+
+
+def test_room_is_for_ragged_batches_alone() -> None:
+    task = tasks.get("parity")
+    room = room_for(task, 1024, (3, 40))
+    assert room is not None and 1024 * 21.5 < room < 0.65 * 1024 * 40
+    generator = tasks.generator("parity", "train", 0, "cpu")
+    for _ in range(20):
+        drawn = task.sample(1024, 40, min_length=3, generator=generator)
+        assert drawn.num_tokens.sum() < room
+    assert room_for(task, 1024, (40, 40)) is None
+    assert room_for(task, 4, (3, 40)) is None  # too few to be sure of an average
+
+
+def test_layers_without_such_kernels_say_so() -> None:
+    config = paper_config("SLSTM", vocab_size=3, num_layers=1, d_model=16)
+    model = Tagger(config, generator=torch.Generator().manual_seed(0))
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="SLSTM has no kernel for pieces"):
+        model(tokens, pieces=ops.Pieces(torch.tensor([[0, 2, 4]]), 2))
