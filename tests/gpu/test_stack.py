@@ -10,7 +10,10 @@ from statetrack.models import paper_config
 from statetrack.training import EvaluationConfig, OptimizerConfig, Record, RunConfig, Session
 from statetrack.training.stack import Stack
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("default"),  # PyTorch's compiler warns of PyTorch's own ways
+]
 
 LOSS_TOLERANCE = 2e-4
 """Relative, over 20 steps in fp32: compiled kernels add in another order than eager ones."""
@@ -36,7 +39,7 @@ def configs(mixer: str, task: str = "parity", **options: object) -> list[RunConf
             task=task,
             model=model,
             steps=20,
-            batch=16,
+            batch=64,  # enough that ragged batches are laid end to end
             optimizer=optimizer,
             evaluation=EvaluationConfig(every=10, size=64, lengths=(40, 60)),
             seed=seed,

@@ -36,7 +36,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     SHARED_MEMORY = 232_448  # bytes a program may use on Hopper
 
     def for_hopper(
-        kernel: Any, types: str, warps: int, stages: int = 3, **constants: Any
+        kernel: Any,
+        types: str,
+        warps: int,
+        stages: int = 3,
+        registers: int | None = None,
+        **constants: Any,
     ) -> tuple[int, int]:
         """(bytes of stack, of shared memory) of `kernel` compiled for sm_90.
 
@@ -61,7 +66,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         }
         source = ASTSource(kernel, signature, values, attributes)
         target = GPUTarget("cuda", 90, 32)
-        options = {"num_warps": warps, "num_stages": stages}
+        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
         made = triton.compile(source, target=target, options=options)
         tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
         cubin = Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
@@ -94,6 +99,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
         types = "*bf16 *bf16 *bf16 - - *fp32 *fp32 *fp32 *fp32 *bf16 *fp32"
         types += f" *bf16 *bf16 *bf16 *bf16 - - {cut} i32 i32 i32 i32 i32 i32 i32"
+        offsets = None if cut == "-" else torch.zeros(1, 2, dtype=torch.long)
+        tile["registers"] = delta._registers(warps, offsets)
         stack, shared = for_hopper(delta._backward_kernel, types, warps, **shape, **tile)
         assert stack == 0 and shared <= SHARED_MEMORY
 

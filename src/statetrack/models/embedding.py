@@ -10,6 +10,8 @@ __all__ = ["Embedding", "by_product"]
 
 FEW = 512
 """Vocabularies up to it are looked up by a product on a GPU."""
+PARTS = 64
+"""Products that share the look-up, and so the gradient, of a whole batch."""
 
 
 class Embedding(nn.Module):
@@ -33,7 +35,13 @@ class Embedding(nn.Module):
 def by_product(
     weight: Float[Tensor, "vocab dim"], tokens: Int[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time dim"]:
-    """weight[tokens], in the precision of the weights even under autocast."""
-    one_hot = tokens[..., None] == torch.arange(len(weight), device=tokens.device)
+    """weight[tokens], in the precision of the weights even under autocast.
+
+    As `PARTS` products where there are enough tokens: the gradient of the weights is a sum over all
+    tokens, which one product would leave to a few blocks of the GPU.
+    """
+    parts = PARTS if tokens.numel() % PARTS == 0 else 1
+    one_hot = tokens.reshape(parts, -1, 1) == torch.arange(len(weight), device=tokens.device)
     with torch.autocast(tokens.device.type, enabled=False):
-        return one_hot.to(weight.dtype) @ weight
+        rows = torch.bmm(one_hot.to(weight.dtype), weight.expand(parts, *weight.shape))
+    return rows.view(*tokens.shape, -1)

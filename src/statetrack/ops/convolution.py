@@ -51,6 +51,6 @@ def short_convolution(
         raise ValueError(f"activation={activation!r} is not 'silu' or None")
     check_pieces(pieces, x, initial_state)
     cut = () if pieces is None else (pieces,)
-    run = implementation("short_convolution", backend, x.device, pieces=bool(cut))
+    run = implementation("short_convolution", backend, x.device, pieces=pieces is not None)
     y, final_state = run(x, weight, bias, activation == "silu", initial_state, *cut)
     return y, final_state

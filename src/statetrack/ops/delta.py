@@ -95,7 +95,8 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     check_pieces(pieces, q, initial_state)
     cut = () if pieces is None else (pieces,)
-    run = implementation(name, backend, q.device, large=large_state(k, v), pieces=bool(cut))
+    large, in_pieces = large_state(k, v), pieces is not None
+    run = implementation(name, backend, q.device, large=large, pieces=in_pieces)
     y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state, *cut)
     return y, final_state
 

@@ -82,6 +82,6 @@ def selective_scan(
     check_range("A", A, float("-inf"), 0.0)
     check_pieces(pieces, u, initial_state)
     cut = () if pieces is None else (pieces,)
-    run = implementation("selective_scan", backend, u.device, pieces=bool(cut))
+    run = implementation("selective_scan", backend, u.device, pieces=pieces is not None)
     y, final_state = run(u, delta, A, B, C, D, low, initial_state, *cut)
     return y, final_state
