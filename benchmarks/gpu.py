@@ -1,6 +1,8 @@
 """Times the GPU kernels against their peers in one run; writes results/gpu_<date>.json.
 
     PYTHONPATH=src python benchmarks/gpu.py [--only delta] [--out FILE] [--no-peers]
+    PYTHONPATH=src python benchmarks/gpu.py --sweep      # against T and batch, gpu_sweep_<date>
+    PYTHONPATH=src python benchmarks/gpu.py --plot FILE  # pictures of such rows, into docs/images
 
 Each piece of work is first checked against the float64 reference on its first batch rows; only then
 is it timed, eagerly and as the replay of a CUDA graph, over several input sets in turn so that no
@@ -13,6 +15,7 @@ import datetime
 import importlib.metadata
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -198,8 +201,8 @@ def attention_work(
     size = f"D{k}" if k == v else f"K{k} V{v}"
     name = f"linear_attention {gate} B{b} T{t} H{h} {size} {kind}"
     found = {f"fla {peer}": gla for peer in peers if (gla := fla_gla(peer)) is not None}
-    rows = 2 if t <= 1024 else 1  # the reference keeps a state for each token
-    return Work(name, make, run("triton"), run("reference"), found, check_rows=rows)
+    exact, rows = ("triton", 1) if t > 1024 else ("reference", 2)  # as in `delta_work`
+    return Work(name, make, run("triton"), run(exact), found, check_rows=rows)
 
 
 def fla_gla(name: str) -> Run | None:
@@ -273,6 +276,21 @@ def works() -> list[Work]:
     ]
 
 
+def sweeps() -> list[Work]:
+    """Against T at 65,536 tokens in all, against batch at T 4096 and at T 40."""
+    bf16 = torch.bfloat16
+    chunk, fused, gla = "chunk_delta_rule", "fused_recurrent_delta_rule", "chunk_gla"
+    long = [(65536 // t, t) for t in (256, 1024, 4096, 16384, 65536)]
+    wide = [(b, 4096) for b in (1, 4, 64)]
+    found = [delta_work("delta_rule", b, t, 16, 128, bf16, (chunk,)) for b, t in long + wide]
+    found += [
+        attention_work(b, t, 16, 128, 128, bf16, (gla,), gate="vector") for b, t in long + wide
+    ]
+    return found + [
+        delta_work("delta_rule", b, 40, 4, 32, bf16, (fused,)) for b in (64, 256, 1024, 4096, 8192)
+    ]
+
+
 # ------------------------------------------------------------------------------------ measuring
 
 
@@ -306,7 +324,7 @@ def check(work: Work, run: Run, tolerance: float) -> None:
 
 def timed(call: Callable[[int], None], repeats: int = 40) -> float:
     """Median milliseconds of call(i) by device events."""
-    for i in range(8):
+    for i in range(max(2, repeats // 5)):
         call(i)
     marks = []
     for i in range(repeats):
@@ -319,7 +337,7 @@ def timed(call: Callable[[int], None], repeats: int = 40) -> float:
     return statistics.median(start.elapsed_time(end) for start, end in marks)
 
 
-def eager_and_graph(phase: str, run: Run, sets: list[dict[str, Tensor]], dy: Tensor):
+def eager_and_graph(phase: str, run: Run, sets: list[dict[str, Tensor]], dy: Tensor, repeats: int):
     step = PHASES[phase]
     sets = [{n: t.detach().requires_grad_(phase != "forward") for n, t in x.items()} for x in sets]
     step(run, sets[0], dy)
@@ -330,7 +348,7 @@ def eager_and_graph(phase: str, run: Run, sets: list[dict[str, Tensor]], dy: Ten
     torch.cuda.synchronize()
     peak = (torch.cuda.max_memory_allocated() - before) / 1e6
     # several calls between events, as in training: the host may run ahead of the device
-    eager = timed(lambda i: [step(run, x, dy) for x in sets]) / len(sets)
+    eager = timed(lambda i: [step(run, x, dy) for x in sets], repeats) / len(sets)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for x in sets:
@@ -341,7 +359,7 @@ def eager_and_graph(phase: str, run: Run, sets: list[dict[str, Tensor]], dy: Ten
         with torch.cuda.graph(graph):
             for x in sets:
                 step(run, x, dy)
-        replay = timed(lambda i: graph.replay()) / len(sets)
+        replay = timed(lambda i: graph.replay(), repeats) / len(sets)
     except Exception as error:  # a peer that cannot be captured still has its eager time
         print(f"    no graph: {type(error).__name__}: {str(error)[:80]}")
         replay = None
@@ -390,6 +408,43 @@ def decode_rows(row: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def plot(rows: list[dict[str, Any]]) -> None:
+    """Forward+backward against T and batch, as graphs replay: lines of three points or more.
+
+    Along a line against T the batch is fixed, or the number of tokens; against batch it is T.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lines: dict[str, dict[str, list[tuple[int, float]]]] = {"length": {}, "batch": {}}
+    for row in rows:
+        size = re.fullmatch(r"(.*) B(\d+) T(\d+) (.*)", row["work"])
+        if size and row["mode"] == "graph" and row["phase"] == "forward+backward":
+            op, (b, t), rest = size[1], (int(size[2]), int(size[3])), size[4]
+            for picture, x, fixed in (
+                ("length", t, f"B{b}"),
+                ("length", t, f"{b * t:,} tokens"),
+                ("batch", b, f"T{t}"),
+            ):
+                line = f"{op} {fixed} {rest}, {row['who']}"
+                lines[picture].setdefault(line, []).append((x, row["ms"]))
+    for picture, found in lines.items():
+        found = {line: points for line, points in found.items() if len(set(points)) > 2}
+        if not found:
+            continue
+        figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+        for line, points in found.items():
+            style = "o-" if line.endswith("ours") else "x--"
+            axes.loglog(*zip(*sorted(points), strict=True), style, label=line)
+        axes.set_xlabel("tokens T of a sequence" if picture == "length" else "sequences")
+        axes.set_ylabel("ms, forward and backward")
+        axes.legend(fontsize=7)
+        images = Path(__file__).parents[1] / "docs" / "images"
+        figure.savefig(images / f"gpu_against_{picture}.png", dpi=120)
+
+
 def installed(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -404,14 +459,21 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--skip-peer", default="none of them", help="substring of a peer's name")
     parser.add_argument("--no-first-call", action="store_true")
+    parser.add_argument("--sweep", action="store_true", help="times against T and batch instead")
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw, measure nothing")
     args = parser.parse_args()
+    if args.plot:
+        plot(json.loads(args.plot.read_text()))
+        return
     import triton
 
     today = datetime.date.today().isoformat()
     versions = {"torch": torch.__version__, "triton": triton.__version__}
     versions |= {name: version for name in ("fla-core",) if (version := installed(name))}
     device = torch.cuda.get_device_name()
-    out = args.out or Path(__file__).parent / "results" / f"gpu_{today}.json"
+    name = f"gpu_sweep_{today}.json" if args.sweep else f"gpu_{today}.json"
+    out = args.out or Path(__file__).parent / "results" / name
     out.parent.mkdir(exist_ok=True)
     rows: list[dict[str, Any]] = []
 
@@ -429,12 +491,12 @@ def main() -> None:
             "date": today,
         }
 
-    for index, work in enumerate(works()):
+    for index, work in enumerate(sweeps() if args.sweep else works()):
         if args.only not in work.name:
             continue
         torch.manual_seed(0)
         check(work, work.ours, 2e-2 if "bf16" in work.name else 2e-5)
-        if not args.no_first_call:
+        if not (args.no_first_call or args.sweep):
             seconds = first_call(index)
             rows.append(row(work.name, "first_call", "ours", "eager", 1e3 * seconds, None))
         sets = [work.make() for _ in range(SETS)]
@@ -445,7 +507,7 @@ def main() -> None:
             start = time.perf_counter()
             for phase in PHASES:
                 try:
-                    eager, replay, peak = eager_and_graph(phase, run, sets, dy)
+                    eager, replay, peak = eager_and_graph(phase, run, sets, dy, args.repeats)
                 except Exception as error:
                     print(f"{work.name} {who} {phase}: {type(error).__name__}: {str(error)[:100]}")
                     continue
@@ -454,7 +516,7 @@ def main() -> None:
                     rows.append(row(work.name, phase, who, "graph", replay, peak))
             print(f"    {time.perf_counter() - start:.1f} s for {who}", flush=True)
             out.write_text(json.dumps(rows, indent=1) + "\n")  # what is done stays done
-    if args.only in "decode":
+    if args.only in "decode" and not args.sweep:
         rows += decode_rows(row)
     out.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -50,7 +50,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
             assert shared <= SHARED_MEMORY and stack <= 1024, kernel
 
         types = f"*bf16 *bf16 *bf16 {gate} *fp32 *bf16 *bf16 *fp32 *bf16 i32 i32"
-        options = chunked.PREPARE_OPTIONS
+        options = chunked._prepare_options(gated)
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
         values, options = chunked._carry_tile(128)
         carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
@@ -59,8 +59,14 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
         check(chunked._backward_kernel, types, options, **carry)
         values, options = chunked._gradient_tile(128)
-        types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
-        check(chunked._gradients_kernel, f"{types} i32 i32", options, V=128, BV=values, **normal)
+        types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
+        left = "*bf16 *fp32" if gated else "- -"
+        constants = {"V": 128, "BV": values, **normal}
+        check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
+        if gated:
+            del common["K"], common["BK"]
+            types = "*bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
+            check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
 
 else:
     DELTA = [pytest.param(case, id=str(case)) for case in CASES if case.op.startswith("delta")]
@@ -99,6 +105,15 @@ else:
         }
         case = Case("delta_rule", lambda time, g: inputs, ("q",))
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_gates_of_any_size() -> None:
+        """Products of gates are made from logarithms; signs, zeros and tiny numbers come out."""
+        for label in ("gated", "three-gated"):
+            case = named(label)
+            inputs = case.inputs(30)
+            for t, gate in ((3, 1e-30), (10, -1e-12), (11, 0.0), (12, -1.0), (13, 1.0), (20, -0.1)):
+                inputs["decay"][:, t] = gate
+            expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
     def test_keys_taken_as_they_are() -> None:
         case = named("three-gated")

@@ -148,27 +148,30 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         from statetrack.ops._triton import _attention_chunks as chunks
 
         size, count, x = 128, chunks.CHUNK, f"*{dtype}"
-        precision = {"PRECISION": "tf32" if dtype == "bf16" else "tf32x3"}
+        precision = {"PRECISION": "bf16" if dtype == "bf16" else "tf32x3"}
         shape = {"K": size, "V": size, "C": count, "SCALE": 1.0}
         tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
-        keys, warps = chunks._scores_tile(size)
-        types = f"{x} {x} {x} *fp32 *fp32 *fp32 *fp32 i32 i32"
+        keys, options = chunks._scores_tile(size, precision["PRECISION"])
+        warps = options["num_warps"]
+        types = f"{x} {x} {x} {x} {x} *fp32 *fp32 i32 i32"
         made = [for_hopper(chunks._scores_kernel, types, warps, **tree, BK=keys, **precision)]
         keys, values, warps, _ = chunks._states_tile(size, size)
-        tile = {"BK": keys, "BV": values, "REVERSE": False}
-        types = f"*fp32 {x} *fp32 - *fp32 *fp32 i32 i32 i32"
-        split = {"SPLIT": dtype == "bf16"}
-        made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile, **split)]
+        for key, reverse in (("*fp32", False), (x, True)):
+            tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
+            types = f"{key} {x} *fp32 - {x} *fp32 i32 i32 i32"
+            made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
         keys, values, warps, _ = chunks._outputs_tile(size, size)
-        tile = {"BK": keys, "BV": values, "REVERSE": True}
-        types = f"*fp32 *fp32 {x} *fp32 {x} i32 i32 i32"
-        made += [for_hopper(chunks._outputs_kernel, types, warps, **shape, **tile, **precision)]
-        keys, values, warps, _ = chunks._ends_tile(size, size)
+        for key, reverse in ((x, False), ("*fp32", True)):
+            tile = {"BK": keys, "BV": values, "REVERSE": reverse}
+            types = f"{key} {x} {x} {x} {x} i32 i32 i32"
+            made += [for_hopper(chunks._outputs_kernel, types, warps, **shape, **tile, **precision)]
+        keys, values, warps, _ = chunks._ends_tile(size, size, precision["PRECISION"])
         tile = {"BK": keys, "BV": values}
-        types = f"{x} {x} *fp32 *fp32 *fp32 *fp32 *fp32 i32 i32 i32"
+        types = f"{x} {x} {x} {x} {x} {x} *fp32 i32 i32 i32"
         made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
-        keys, warps = chunks._gates_tile(size)
-        types = f"{x} {x} {x} *fp32 *fp32 *fp32 *fp32 {x} {x} {x} i32 i32 i32 i32"
+        keys, options = chunks._gates_tile(size, precision["PRECISION"])
+        warps = options["num_warps"]
+        types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} i32 i32 i32 i32"
         made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
         assert all(shared <= SHARED_MEMORY for _, shared in made)
 

@@ -18,9 +18,13 @@ the block to its left, the suffix of a left block with that of the block to its 
     ends     dQ = scale dy H_nᵀ, dK = v G_nᵀ and dtotal = Σ_value G_n ∘ H_n
     gates    dq, dk and da: up the tree once more and down again
 
-All but `states` work on all chunks at once. Products that make a state have both factors good to 16
-bits at least; so does everything for float32 inputs (three TF32 products). For bfloat16 inputs the
-rest is TF32, ten times finer than the rounding of the results.
+All but `states` work on all chunks at once.
+
+Precision. The state is float32 wherever a later state is made of it, and products that make one
+have both factors good to 16 bits at least; so does everything for float32 inputs (three TF32
+products). With bfloat16 inputs, what ends in a result without passing through a state is made of
+bfloat16 products, and copies of states that serve no other end are kept in bfloat16; with float16
+it is TF32.
 """
 
 from typing import NamedTuple, no_type_check
@@ -38,7 +42,7 @@ CHUNK = 32  # tokens
 
 
 class Saved(NamedTuple):
-    """What the forward leaves for the backward, all float32."""
+    """What the forward leaves for the backward; the last two float32, the others as `_kept_in`."""
 
     states: Tensor  # [B, H, N, K, V], one before each chunk
     scores: Tensor  # [B, H, N, C, C]
@@ -47,12 +51,14 @@ class Saved(NamedTuple):
     total: Tensor  # [B, H, N, K]
 
 
-def saved(k: Tensor, v: Tensor) -> Saved:
+def saved(q: Tensor, k: Tensor, v: Tensor) -> Saved:
     """Empty tensors of the right shapes."""
     batch, time, heads, key = k.shape
     lead = (batch, heads, -(-time // CHUNK))
+    half, full = _kept_in(q, k, v), torch.float32
     shapes = [(key, v.shape[-1]), (CHUNK, CHUNK), (CHUNK, key), (CHUNK, key), (key,)]
-    return Saved(*(k.new_empty(*lead, *shape, dtype=torch.float32) for shape in shapes))
+    dtypes = [half, half, half, full, full]
+    return Saved(*(k.new_empty(*lead, *s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)))
 
 
 # ------------------------------------------------------------------------------------- kernels
@@ -64,6 +70,16 @@ def _rows(ptr, t, T, stride, index, SIZE: tl.constexpr, OTHER: tl.constexpr):
     """[t, index] of a [T, SIZE] array whose rows are `stride` apart."""
     inside = (t < T)[:, None] & (index < SIZE)[None, :]
     return tl.load(ptr + t[:, None] * stride + index[None, :], mask=inside, other=OTHER)
+
+
+@triton.jit
+@no_type_check
+def _product(x, y, PRECISION: tl.constexpr):
+    """x @ y in float32; PRECISION is "bf16", or what Triton calls the precision of its input."""
+    if PRECISION == "bf16":
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    else:
+        return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
 
 
 @triton.jit
@@ -126,12 +142,12 @@ def _scores_kernel(
         k = _rows(k_ptr, t, T, H * K, keys, K, 0.0).to(tl.float32)
         prefix = _rows(decay_ptr, t, T, H * gates, index, gates, 1.0).to(tl.float32)
         suffix = tl.full([C, BK], 1.0, tl.float32)
-        own = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        own = _product(q, tl.trans(k), PRECISION)
         scores += tl.where(r == c, own, 0.0)
         for level in tl.static_range(LEVELS):
             right = _is_right(r, 2**level)
             reader_or_writer = tl.where(right, q * prefix, k * suffix)
-            part = tl.dot(reader_or_writer, tl.trans(reader_or_writer), input_precision=PRECISION)
+            part = _product(reader_or_writer, tl.trans(reader_or_writer), PRECISION)
             scores += tl.where(_are_siblings(r, c, 2**level) & (r > c), part, 0.0)
             other = _sibling_total(prefix, tokens, 2**level, C, BK)
             prefix = tl.where(right, prefix * other, prefix)
@@ -168,7 +184,7 @@ def _states_kernel(
 ):
     """State ← Diag(total) state + scale · xᵀ w over the chunks; `states` keeps what each chunk met.
 
-    SPLIT: w is bfloat16, and x goes in as the sum of two bfloat16 numbers.
+    SPLIT: w is bfloat16, and x, if it is not, goes in as the sum of two bfloat16 numbers.
     """
     head = tl.program_id(1).to(tl.int64)
     blocks: tl.constexpr = (V + BV - 1) // BV
@@ -193,11 +209,12 @@ def _states_kernel(
         total = tl.load(total_ptr + at_chunk * K + keys, mask=in_k, other=0.0)
         if SPLIT:
             high = x.to(tl.bfloat16)
-            low = (x - high.to(tl.float32)).to(tl.bfloat16)
-            added = tl.dot(low, w)
-            added = tl.dot(high, w, added)
+            added = tl.dot(high, w)
+            if x.dtype == tl.float32:
+                low = (x - high.to(tl.float32)).to(tl.bfloat16)
+                added = tl.dot(low, w, added)
         else:
-            added = tl.dot(x, w.to(tl.float32), input_precision="tf32x3")
+            added = _product(x, w, "tf32x3")
         state = total[:, None] * state + SCALE * added
     tl.store(last_ptr + head * K * V + at, state, mask=inside)
 
@@ -242,16 +259,16 @@ def _outputs_kernel(
         at = keys[:, None] * V + values[None, :]
         inside = (keys < K)[:, None] & (values < V)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
-        out += tl.dot(x, state, input_precision=PRECISION)
+        out += _product(x, state, PRECISION)
     w = _rows(w_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
     if REVERSE:
         scores = tl.load(scores_ptr + (at_chunk * C + c) * C + r)
-        out += SCALE * tl.dot(scores, w, input_precision=PRECISION)
+        out += SCALE * _product(scores, w, PRECISION)
     else:
         # a product with zeros would carry a NaN of v to earlier tokens
         finite = tl.abs(w) < float("inf")
         scores = tl.load(scores_ptr + (at_chunk * C + r) * C + c)
-        out += tl.dot(scores, tl.where(finite, w, 0.0), input_precision=PRECISION)
+        out += _product(scores, tl.where(finite, w, 0.0), PRECISION)
         out *= SCALE
         if tl.min(tl.min(finite.to(tl.int32), 1), 0) == 0:
             out += tl.cumsum(tl.where(finite, 0.0, float("nan")), 0)
@@ -283,7 +300,7 @@ def _pairs_kernel(
         values = first + tl.arange(0, BV)
         v = _rows(v_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
         dy = _rows(dy_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
-        pairs += tl.dot(dy, tl.trans(v), input_precision=PRECISION)
+        pairs += _product(dy, tl.trans(v), PRECISION)
     at = (head * tl.num_programs(0) + chunk) * C * C
     tl.store(pairs_ptr + at + tokens[:, None] * C + tokens[None, :], SCALE * pairs)
 
@@ -328,9 +345,9 @@ def _ends_kernel(
         inside = (values < V)[:, None] & (keys < K)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         dstate = tl.load(dstates_ptr + at, mask=inside, other=0.0)
-        dquery += tl.dot(dy, state, input_precision=PRECISION)
-        dkey += tl.dot(v, dstate, input_precision=PRECISION)
-        dtotal += tl.sum(state * dstate, 0)
+        dquery += _product(dy, state, PRECISION)
+        dkey += _product(v, dstate, PRECISION)
+        dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
     at = (at_chunk * C + tokens[:, None]) * K + keys[None, :]
     inside = (keys < K)[None, :]
     tl.store(dquery_ptr + at, SCALE * dquery, mask=inside)
@@ -389,28 +406,31 @@ def _gates_kernel(
     for level in tl.static_range(LEVELS):
         right = _is_right(r, 2**level)
         other = _sibling_total(prefix, tokens, 2**level, C, BK)
-        kept = kept + ((tl.where(right, q * prefix, k * suffix), other),)
+        reader_or_writer = tl.where(right, q * prefix, k * suffix)
+        if PRECISION == "bf16":  # as which it is multiplied anyway: half the registers
+            reader_or_writer = reader_or_writer.to(tl.bfloat16)
+        kept = kept + ((reader_or_writer, other),)
         prefix = tl.where(right, prefix * other, prefix)
         suffix = tl.where(right, suffix, suffix * other)
 
     # down the tree; dtotal is the gradient of the total of the block a token lies in
     in_k = (keys < K)[None, :]
     at = (at_chunk * C + r) * K + keys[None, :]
-    dquery = tl.load(dquery_ptr + at, mask=in_k, other=0.0)
-    dkey = tl.load(dkey_ptr + at, mask=in_k, other=0.0)
+    dquery = tl.load(dquery_ptr + at, mask=in_k, other=0.0).to(tl.float32)
+    dkey = tl.load(dkey_ptr + at, mask=in_k, other=0.0).to(tl.float32)
     dtotal = tl.load(dtotal_ptr + at_chunk * K + keys[None, :] + 0 * r, mask=in_k, other=0.0)
     # row i reads what came before it, row j wrote for what came after it
     dpairs = tl.load(pairs_ptr + (at_chunk * C + tl.maximum(r, c)) * C + tl.minimum(r, c))
-    own = tl.load(pairs_ptr + (at_chunk * C + tokens) * C + tokens)[:, None]
+    own = tl.load(pairs_ptr + (at_chunk * C + tokens) * C + tokens)[:, None].to(tl.float32)
     for level in tl.static_range(LEVELS - 1, -1, -1):
         reader_or_writer, other = kept[level]
         right = _is_right(r, 2**level)
         siblings = _are_siblings(r, c, 2**level)
-        through = tl.where(right, dquery, dkey) * reader_or_writer
+        through = tl.where(right, dquery, dkey) * reader_or_writer.to(tl.float32)
         ones = tl.where(siblings, 1.0, 0.0)
-        dtotal = tl.dot(ones, through, input_precision=PRECISION) + dtotal * other
+        dtotal = _product(ones, through, PRECISION) + dtotal * other
         part = tl.where(siblings, dpairs, 0.0)
-        direct = tl.dot(part, reader_or_writer, input_precision=PRECISION)
+        direct = _product(part, reader_or_writer, PRECISION)
         dquery = tl.where(right, dquery * other + direct, dquery)
         dkey = tl.where(right, dkey, dkey * other + direct)
 
@@ -442,10 +462,11 @@ def forward(
     kept: Saved,
 ) -> None:
     """Fills y, the final state and what is kept for the backward."""
+    precision = _precision(q, k, v)
     with on_device_of(q):
-        run_scores(q, k, decay, kept)
+        run_scores(q, k, decay, kept, precision)
         run_states(kept.key, v, kept.total, initial_state, kept.states, state, 1.0, reverse=False)
-        run_outputs(kept.query, kept.scores, v, kept.states, y, scale, _precision(q, k, v), False)
+        run_outputs(kept.query, kept.scores, v, kept.states, y, scale, precision, False)
 
 
 def backward(
@@ -465,7 +486,9 @@ def backward(
 ) -> None:
     """Fills the gradients; `dstart` in any case."""
     precision = _precision(q, k, v)
-    dkept = Saved(*(torch.empty_like(x) for x in kept))
+    half = kept.query.dtype
+    states, scores, query, key = (torch.empty_like(x, dtype=half) for x in kept[:-1])
+    dkept = Saved(states, scores, query, key, torch.empty_like(kept.total))
     with on_device_of(q):
         run_states(kept.query, dy, kept.total, dfinal, dkept.states, dstart, scale, reverse=True)
         run_outputs(kept.key, kept.scores, dy, dkept.states, dv, scale, precision, True)
@@ -473,9 +496,9 @@ def backward(
         run_gates(q, k, decay, dkept, dq, dk, ddecay, precision)
 
 
-def run_scores(q: Tensor, k: Tensor, decay: Tensor, kept: Saved) -> None:
+def run_scores(q: Tensor, k: Tensor, decay: Tensor, kept: Saved, precision: str) -> None:
     batch, time, heads, key = q.shape
-    keys, warps = _scores_tile(key)
+    keys, options = _scores_tile(key, precision)
     _scores_kernel[(kept.total.shape[2], batch * heads)](
         q,
         k,
@@ -491,9 +514,8 @@ def run_scores(q: Tensor, k: Tensor, decay: Tensor, kept: Saved) -> None:
         C=CHUNK,
         LEVELS=CHUNK.bit_length() - 1,
         BK=keys,
-        PRECISION=_precision(q, k),
-        num_warps=warps,
-        num_stages=1,
+        PRECISION=precision,
+        **options,
     )
 
 
@@ -587,7 +609,7 @@ def run_pairs_and_ends(
         num_warps=4,
         num_stages=2,
     )
-    keys, values, warps, stages = _ends_tile(key, value)
+    keys, values, warps, stages = _ends_tile(key, value, precision)
     _ends_kernel[(chunks * triton.cdiv(key, keys), batch * heads)](
         v,
         dy,
@@ -623,7 +645,7 @@ def run_gates(
 ) -> None:
     batch, time, heads, key = q.shape
     vector = decay.shape[-1] > 1
-    keys, warps = _gates_tile(key)
+    keys, options = _gates_tile(key, precision)
     blocks = triton.cdiv(key, keys)
     slabs = ddecay
     if not vector and blocks > 1:
@@ -650,42 +672,48 @@ def run_gates(
         LEVELS=CHUNK.bit_length() - 1,
         BK=keys,
         PRECISION=precision,
-        num_warps=warps,
-        num_stages=1,
+        **options,
     )
     if slabs is not ddecay:
         ddecay.copy_(slabs.sum(0))
 
 
-def _precision(*tensors: Tensor) -> str:
-    """TF32 only where everything is rounded to half precision anyway."""
-    half = all(x.dtype in (torch.bfloat16, torch.float16) for x in tensors)
-    return "tf32" if half else "tf32x3"
+def _precision(q: Tensor, k: Tensor, v: Tensor) -> str:
+    """Of products, as `_product` knows it: less only where results are rounded as much anyway."""
+    dtypes = {q.dtype, k.dtype, v.dtype}
+    if dtypes == {torch.bfloat16}:
+        return "bf16"
+    return "tf32" if dtypes <= {torch.bfloat16, torch.float16} else "tf32x3"
 
 
-def _scores_tile(key: int) -> tuple[int, int]:
-    """(BK, warps): keys at a time."""
-    return _block(key, 32), 4
+def _kept_in(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
+    """What factors of such products are kept in."""
+    return torch.bfloat16 if _precision(q, k, v) == "bf16" else torch.float32
+
+
+def _scores_tile(key: int, precision: str) -> tuple[int, dict[str, int]]:
+    """(BK, launch options): keys at a time."""
+    return _block(key, 32), {"num_warps": 4 if precision == "tf32x3" else 2, "num_stages": 1}
 
 
 def _states_tile(key: int, value: int) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): the part of a state that one program carries through time."""
-    return _block(key, 32), _block(value, 128), 4, 3
+    return _block(key, 64), _block(value, 128), 4, 3
 
 
 def _outputs_tile(key: int, value: int) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys at a time, value columns."""
-    return _block(key, 32), _block(value, 128), 4, 2
+    return _block(key, 64), _block(value, 64), 4, 3
 
 
-def _ends_tile(key: int, value: int) -> tuple[int, int, int, int]:
+def _ends_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys, value columns at a time."""
-    return _block(key, 64), _block(value, 32), 4, 2
+    return _block(key, 64), _block(value, 32 if precision == "tf32x3" else 128), 4, 2
 
 
-def _gates_tile(key: int) -> tuple[int, int]:
-    """(BK, warps): keys."""
-    return _block(key, 32), 4
+def _gates_tile(key: int, precision: str) -> tuple[int, dict[str, int]]:
+    """(BK, launch options): keys."""
+    return _block(key, 32 if precision == "tf32x3" else 64), {"num_warps": 4, "num_stages": 1}
 
 
 def _block(size: int, most: int) -> int:

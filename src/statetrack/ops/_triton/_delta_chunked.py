@@ -17,7 +17,7 @@ with r_q = scale/‖q‖ and ρ = r_q g. Backwards, Z being the gradient of S' a
 
 Four kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel`
 takes the state along, `_backward_kernel` its gradient back. What is left, `_gradients_kernel` does
-over all chunks at once from the saved S, Z and e.
+over all chunks at once from the saved S, Z and e; with a gate, `_gate_kernel` comes after it.
 States are held transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the
 next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
@@ -53,7 +53,10 @@ __all__ = [
 
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
-PREPARE_OPTIONS = {"num_warps": 4}
+GATE_OPTIONS = {"num_warps": 4}
+
+_LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
+_ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
 
 # Rows of the vectors kept per chunk; the last three only with a gate.
 _R = tl.constexpr(0)  # 1/‖k‖
@@ -63,6 +66,13 @@ _R_Q = tl.constexpr(3)  # scale/‖q‖, per token
 _UNTIL = tl.constexpr(4)  # d
 _SINCE = tl.constexpr(5)  # g
 _RHO = tl.constexpr(6)  # r_q g, per token
+
+# Rows of the sums that `_gradients_kernel` leaves for `_gate_kernel`.
+_SINCE_Q = tl.constexpr(0)  # the gradient of g as reads see it, per token
+_SINCE_K = tl.constexpr(1)  # as writes see it
+_ALONG = tl.constexpr(2)  # β_j k_j·(Z e_j), the gradient of d
+_OVERLAP = tl.constexpr(3)  # Σ S ∘ Z, the gradient of γ, one number
+_SUMS = tl.constexpr(4)
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -135,6 +145,28 @@ def _row_gates(decay_at, rows, count, N: tl.constexpr, H, COMPUTE: tl.constexpr)
 @no_type_check
 def _token_gates(decay_at, tokens, count, H, COMPUTE: tl.constexpr):
     return tl.load(decay_at + tokens * H, mask=tokens < count, other=1.0).to(COMPUTE)
+
+
+@triton.jit
+@no_type_check
+def _log_gates(gates):
+    """Sums from the first gate to each one: of the logarithms, and of marks for signs and zeros.
+
+    A logarithm stays above -40, so that the sums keep their digits; a factor of 2⁻⁴⁰ is worth
+    nothing next to what is written after it.
+    """
+    size = tl.abs(gates)
+    size = tl.where(size < _LEAST_GATE, _LEAST_GATE, size)  # NaN stays
+    marks = tl.where(gates < 0, 1, 0) + tl.where(gates == 0, _ZERO_MARK, 0)
+    return tl.cumsum(tl.log2(size), 0), tl.cumsum(marks, 0)
+
+
+@triton.jit
+@no_type_check
+def _product_of_gates(log, marks):
+    """The product of the gates between two sums of `_log_gates`, from the differences of these."""
+    size = tl.exp2(log)
+    return tl.where(marks >= _ZERO_MARK, 0.0, tl.where(marks % 2 == 0, size, -size))
 
 
 @triton.jit
@@ -234,7 +266,8 @@ def _prepare_kernel(
     A and its inverse may lie in the same memory: one is read whole before the other is written.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
-    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
+    # As many tokens as rows: fewer than 64 would be multiplied on the slower matrix units.
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
     token_count = tl.minimum(T - c * TOKENS, TOKENS)
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
@@ -252,39 +285,45 @@ def _prepare_kernel(
     _, _, r_q = _inverse_square(tl.sum(wide * wide, 1), NORMALIZE)
     r_q *= SCALE
     attention *= r_q[:, None] * beta[None, :]
+    seen = rows[None, :] < (tokens[:, None] + 1) * N
 
     at = vectors_ptr + tile * (FIELDS * ROWS)
     if decay_ptr is not None:
         decay_at = decay_ptr + first_token
         gates = _row_gates(decay_at, rows, row_count, N, H, COMPUTE)
         gates_q = _token_gates(decay_at, tokens, token_count, H, COMPUTE)
-        down = tl.cumprod(tl.where(rows[:, None] > rows[None, :], gates[:, None], 1.0), 0)
-        across = tl.cumprod(tl.where(rows[:, None] < rows[None, :], gates[None, :], 1.0), 1)
-        between = tl.where(rows[:, None] > rows[None, :], down, across)
+        log, marks = _log_gates(gates)
+        i, j = rows[:, None], rows[None, :]
+        turn = tl.where(i < j, -1, 1)
+        between = _product_of_gates(
+            (log[:, None] - log[None, :]) * turn, (marks[:, None] - marks[None, :]) * turn
+        )
         _store(between_ptr + tile * (ROWS * ROWS), rows, ROWS, rows, ROWS, ROWS, between)
-        system *= down
+        system *= between
+        since = _product_of_gates(log, marks)
         if N == 1:
-            attention *= down
+            attention *= between
+            since_q = since
         else:
-            later = tokens[:, None] > rows[None, :] // N
-            attention *= tl.cumprod(tl.where(later, gates_q[:, None], 1.0), 0)
-        since = tl.cumprod(gates, 0)
-        after = _row_gates(decay_at, rows + 1, row_count, N, H, COMPUTE)
-        until = tl.cumprod(after, 0, reverse=True)
+            log_q, marks_q = _log_gates(gates_q)
+            attention *= _product_of_gates(
+                tl.where(seen, log_q[:, None] - log[None, :], 0.0),
+                marks_q[:, None] - marks[None, :],
+            )
+            since_q = _product_of_gates(log_q, marks_q)
+        last = rows == ROWS - 1
+        until = _product_of_gates(
+            tl.sum(tl.where(last, log, 0.0), 0) - log, tl.sum(tl.where(last, marks, 0), 0) - marks
+        )
         tl.store(at + _READ * ROWS + rows, (high + low) * since)
         tl.store(at + _UNTIL * ROWS + rows, until)
         tl.store(at + _SINCE * ROWS + rows, since)
-        tl.store(at + _RHO * ROWS + tokens, r_q * tl.cumprod(gates_q, 0))
+        tl.store(at + _RHO * ROWS + tokens, r_q * since_q)
     else:
         tl.store(at + _READ * ROWS + rows, high + low)
     tl.store(at + _R * ROWS + rows, r)
     tl.store(at + _BETA * ROWS + rows, beta)
     tl.store(at + _R_Q * ROWS + tokens, r_q)
-    if BQ < ROWS:  # nothing reads these, but results should not hold what was there before
-        tl.store(at + _R_Q * ROWS + rows, rows * 0.0, mask=rows >= BQ)
-        if decay_ptr is not None:
-            tl.store(at + _RHO * ROWS + rows, rows * 0.0, mask=rows >= BQ)
-    seen = rows[None, :] < (tokens[:, None] + 1) * N
     attention = tl.where(seen, attention, 0.0)
     _store(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS, attention)
 
@@ -376,8 +415,6 @@ def _forward_kernel(
         if SAVE:
             _store(states_ptr + tile * (K * V), values, K, keys, V, K, state)
 
-        out = tl.zeros([BV, BQ], COMPUTE)
-        out = _leaf(state, tl.trans(q), out, PRECISION) * rho[None, :]
         x = _product(state, tl.trans(k), tl.zeros([BV, ROWS], COMPUTE), PRECISION)
         x = tl.trans(v).to(COMPUTE) * r[None, :] - x * read[None, :]
         inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
@@ -387,6 +424,7 @@ def _forward_kernel(
             e = _leaf(x, tl.trans(rest), e, PRECISION)
         if SAVE:
             _store(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V, tl.trans(e))
+        out = _leaf(state, tl.trans(q), tl.zeros([BV, BQ], COMPUTE), PRECISION) * rho[None, :]
         out = _leaf(e, tl.trans(attention), out, PRECISION)
         y_at = y_ptr + first_token * V
         _store(y_at, tokens, H * V, values, token_count, V, tl.trans(out))
@@ -496,7 +534,8 @@ def _gradients_kernel(
     dq_ptr,
     dk_ptr,
     dbeta_ptr,
-    ddecay_ptr,
+    changes_ptr,
+    sums_ptr,
     T,
     chunks,
     H: tl.constexpr,
@@ -521,7 +560,8 @@ def _gradients_kernel(
     dβ_j = Σ_t r_q D_tj (q_t·k_j) (dy_t·e_j) + d_j k_j·(Z e_j) - Σ_i r_i D_ij (k_i·k_j) (dV_i·e_j)
 
     with r fixed; the change of r only takes the part along q or k away. B and Bᵀ, C and Cᵀ are both
-    products: no accumulator is ever transposed.
+    products: no accumulator is ever transposed. With a gate, the gradients of D, g, d and γ are
+    left for `_gate_kernel`, those of D as two matrices, one for reads and one for writes.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
@@ -555,25 +595,27 @@ def _gradients_kernel(
     k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     if between_ptr is not None:
-        # da_s = Σ_{j<s} F_sj D_{s-1,j} + g_{s-1} f_s, with F and f the gradients of D and g that
-        # come back to s through the gates after it.
         between_at = between_ptr + tile * (ROWS * ROWS)
-        ends = tokens * N + N - 1  # a token is read after its last micro-step
-        gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-        gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS)
-        after_s = tl.where(seen_t, gates_t, 0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
-        change = (dp * scores * beta[None, :]).to(gates_t.dtype)
-        d_gate = tl.dot(after_s, change, input_precision=PRECISION, out_dtype=COMPUTE)
-        since_q = r_q * tl.sum(from_state * q.to(COMPUTE), 1)
-        f = tl.sum(after_s.to(COMPUTE) * since_q[None, :], 1)
+        changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
+        sums_at = sums_ptr + tile * (_SUMS * ROWS)
+        if N == 1:  # D is the same both ways round
+            gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            gates_t = gates_q
+        else:
+            ends = tokens * N + N - 1  # a token is read after its last micro-step
+            gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
+        change = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE) * dp
+        dbeta = tl.sum(change * gates_q, 0)
+        _store(changes_at, tokens, ROWS, rows, BQ, ROWS, change * beta[None, :])
+        tl.store(sums_at + _SINCE_Q * ROWS + tokens, r_q * tl.sum(from_state * q.to(COMPUTE), 1))
         dp *= gates_q
-        dp_t *= gates_t.to(COMPUTE)
+        dp_t *= gates_t
         rho = tl.load(at + _RHO * ROWS + tokens)
     else:
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
+        dbeta = tl.sum(dp_t * scores, 1)
         rho = r_q
-    scores_t = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
-    dbeta = tl.sum(dp_t * scores_t, 1)
     dq = _leaf(dp * beta[None, :], k, from_state * rho[:, None], PRECISION)
     if NORMALIZE:
         r_unit = r_q * (1.0 / SCALE if SCALE != 0 else 0.0)
@@ -591,10 +633,7 @@ def _gradients_kernel(
         from_state = _leaf(dv, state, from_state, PRECISION)
     read = r
     if between_ptr is not None:
-        gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
-        after_s = tl.where(rows[:, None] <= rows[None, :], gates, 0.0)
-        since_k = -r * tl.sum(from_state * k.to(COMPUTE), 1)
-        f += tl.sum(after_s.to(COMPUTE) * since_k[None, :], 1)
+        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
         read = r * tl.load(at + _SINCE * ROWS + rows)
     dk -= from_state * read[:, None]
 
@@ -621,18 +660,10 @@ def _gradients_kernel(
     write = beta
     if between_ptr is not None:
         until = tl.load(at + _UNTIL * ROWS + rows)
-        change = (-dm * gram * beta[None, :]).to(gates.dtype)
-        d_gate = tl.dot(after_s, change, d_gate, input_precision=PRECISION, out_dtype=COMPUTE)
-        d_gate += until[:, None] * (beta * along_state)[None, :]
-        gates_before = _load(between_at, rows - 1, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-        d_decay = tl.sum(tl.where(below, d_gate * gates_before, 0.0), 1)
-        since_before = tl.load(at + _SINCE * ROWS + rows - 1, mask=rows > 0, other=1.0)
-        d_decay += since_before * (f + until * tl.sum(overlap, 0))
-        tl.store(
-            ddecay_ptr + first_token + (rows // N) * H,
-            d_decay.to(ddecay_ptr.dtype.element_ty),
-            mask=(rows < row_count) & (rows % N == 0),
-        )
+        _store(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS, -dm * gram * beta[None, :])
+        tl.store(sums_at + _ALONG * ROWS + rows, beta * along_state)
+        tl.store(sums_at + _OVERLAP * ROWS, tl.sum(overlap, 0))
+        gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
         dm *= gates.to(COMPUTE)
         dm_t *= gates.to(COMPUTE)
         write = beta * until
@@ -646,6 +677,66 @@ def _gradients_kernel(
         wide = k.to(COMPUTE)
         dk -= wide * (tl.sum(wide * dk, 1) * r * r)[:, None]
     _store(dk_ptr + first_row * K, rows, H * K, keys, row_count, K, dk)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _gate_kernel(
+    between_ptr,
+    vectors_ptr,
+    changes_ptr,
+    sums_ptr,
+    ddecay_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The gradient of the gates of one chunk of one head.
+
+    da_s = Σ_{j<s} F_sj D_{s-1,j} + g_{s-1} f_s, with F and f the gradients of D and g that come
+    back to s through the gates after it. Nothing is divided by a gate, which may be 0.
+    """
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    rows, tokens = tl.arange(0, ROWS), tl.arange(0, BQ)
+    row_count = tl.minimum(T - c * TOKENS, TOKENS) * N
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    between_at = between_ptr + tile * (ROWS * ROWS)
+    changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
+    sums_at = sums_ptr + tile * (_SUMS * ROWS)
+
+    ends = tokens * N + N - 1  # a token is read after its last micro-step
+    gates = _load(between_at, rows, ROWS, ends, ROWS, ROWS)
+    gates = tl.where(rows[:, None] < (tokens[None, :] + 1) * N, gates, 0.0)
+    change = _load(changes_at, tokens, ROWS, rows, BQ, ROWS)
+    back = tl.dot(gates, change, input_precision=PRECISION, out_dtype=COMPUTE)
+    since = tl.load(sums_at + _SINCE_Q * ROWS + tokens)
+    f = tl.sum(gates.to(COMPUTE) * since[None, :], 1)
+
+    gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
+    gates = tl.where(rows[:, None] <= rows[None, :], gates, 0.0)
+    change = _load(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS)
+    back = tl.dot(gates, change, back, input_precision=PRECISION, out_dtype=COMPUTE)
+    since = tl.load(sums_at + _SINCE_K * ROWS + rows)
+    f += tl.sum(gates.to(COMPUTE) * since[None, :], 1)
+
+    until = tl.load(at + _UNTIL * ROWS + rows)
+    back += until[:, None] * tl.load(sums_at + _ALONG * ROWS + rows)[None, :]
+    f += until * tl.load(sums_at + _OVERLAP * ROWS)
+    before = _load(between_at, rows - 1, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+    d_decay = tl.sum(tl.where(rows[:, None] > rows[None, :], back * before, 0.0), 1)
+    d_decay += f * tl.load(at + _SINCE * ROWS + rows - 1, mask=rows > 0, other=1.0)
+    tl.store(
+        ddecay_ptr + (b * T + c * TOKENS) * H + h + (rows // N) * H,
+        d_decay.to(ddecay_ptr.dtype.element_ty),
+        mask=(rows < row_count) & (rows % N == 0),
+    )
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -707,14 +798,20 @@ def _parts(element: torch.dtype) -> int:
     return 2 if element == torch.bfloat16 else 1
 
 
+def _prepare_options(gated: bool) -> dict[str, int]:
+    """Registers are capped so that more programs share a multiprocessor; few are spilled."""
+    return {"num_warps": 4, "maxnreg": 168 if gated else 128}
+
+
 def _carry_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values per program, launch options) where a state is taken along."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 4, "num_stages": 1}
+    values = min(128, max(16, power_of_two(value)))
+    return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
 
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 1}
+    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
 
 
 def forward(
@@ -790,7 +887,7 @@ def forward_launches(
         ),
         constants
         | {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
-        | PREPARE_OPTIONS,
+        | _prepare_options(gated),
     )
     carry = Launch(
         _forward_kernel,
@@ -926,9 +1023,14 @@ def backward_launches(
     batch, time, _, heads, _ = k.shape
     value = v.shape[-1]
     chunks = _cut(k)[2]
-    constants = _constants(q, k, v, gated, state.dtype) | {"V": value}
+    constants = _constants(q, k, v, gated, state.dtype)
     q, k, dy = (x.to(element).contiguous() for x in (q, k, dy))
     dstates = torch.empty_like(states)
+    changes = sums = None
+    if gated:
+        tiles = states.shape[:3]
+        changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
+        sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
     values, options = _carry_tile(value)
     blocks = triton.cdiv(value, values)
     carry = Launch(
@@ -949,7 +1051,7 @@ def backward_launches(
             chunks,
         ),
         constants
-        | {"BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
+        | {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
         | options,
     )
     values, options = _gradient_tile(value)
@@ -969,13 +1071,23 @@ def backward_launches(
             dq,
             dk,
             dbeta,
-            ddecay,
+            changes,
+            sums,
             time,
             chunks,
         ),
-        constants | {"BV": values, "SCALE": scale, "NORMALIZE": normalize} | options,
+        constants | {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize} | options,
     )
-    return [carry, gradients]
+    if not gated:
+        return [carry, gradients]
+    del constants["K"], constants["BK"]
+    gate = Launch(
+        _gate_kernel,
+        batch * heads * chunks,
+        (between, vectors, changes, sums, ddecay, time, chunks),
+        constants | GATE_OPTIONS,
+    )
+    return [carry, gradients, gate]
 
 
 def backward_fake(

@@ -45,8 +45,7 @@ __all__ = ["delta_product"]
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 KEEP_EVERY = 256  # tokens between saved states, without a gate: bounds what subtraction can lose
 KEEP_EVERY_GATED = 8
-CHUNKED = False  # until tests/gpu/test_delta_chunked.py, with today's launches, has run on a GPU
-CHUNKED_FROM = 256  # micro-steps in a sequence; estimated from both kernels' times, not measured
+CHUNKED_FROM = 64  # micro-steps in a sequence: one chunk
 
 
 def delta_product(
@@ -83,17 +82,17 @@ def runs_in_chunks(
     v: Float[Tensor, "batch time micro heads value"],
     state_dtype: torch.dtype,
 ) -> bool:
-    """Which kernels run it: with `CHUNKED`, in chunks at sizes that a GPU was seen to get right.
+    """Which kernels run it: chunks at sizes at which they were seen to be right and faster.
 
     | q, k, v       | state   | N        | K         | V         | T·N        | kernels        |
     |---------------|---------|----------|-----------|-----------|------------|----------------|
-    | bfloat16      | float32 | up to 4  | 33 to 128 | 33 and up | 256 and up | chunks         |
+    | bfloat16      | float32 | up to 4  | 33 to 128 | 33 and up | 64 and up  | chunks         |
     | anything else |         |          |           |           |            | token by token |
     """
     time, micro, key, value = k.shape[1], k.shape[2], k.shape[4], v.shape[4]
     fits = micro <= 4 and 32 < key <= 128 and value > 32 and time * micro >= CHUNKED_FROM
     narrow = q.dtype == k.dtype == v.dtype == torch.bfloat16
-    return CHUNKED and narrow and state_dtype == torch.float32 and fits
+    return narrow and state_dtype == torch.float32 and fits
 
 
 # ------------------------------------------------------------------------------------- kernels

@@ -445,7 +445,7 @@ def _forward(
     q, k, v, decay = (x.contiguous() for x in (q, k, v, decay))
     initial_state = None if initial_state is None else initial_state.contiguous()
     if _in_chunks(k, v, state.dtype):
-        saved = chunks.Saved(*results[2:]) if save else chunks.saved(k, v)
+        saved = chunks.Saved(*results[2:]) if save else chunks.saved(q, k, v)
         chunks.forward(q, k, v, decay, scale, initial_state, y, state, saved)
         return results
     batch, time, heads, key = k.shape
@@ -503,7 +503,7 @@ def _forward_fake(
     if not save:
         return y, state, *nothing
     if _in_chunks(k, v, dtype):
-        return y, state, *chunks.saved(k, v)
+        return y, state, *chunks.saved(q, k, v)
     return y, state, state.new_empty(batch, heads, _kept(time), key, _padded(value)), *nothing[1:]
 
 
