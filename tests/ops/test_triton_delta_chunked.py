@@ -44,8 +44,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
         def check(kernel: object, types: str, options: dict[str, int], **constants: object) -> None:
             stages = options.get("num_stages", 3)
+            own = {"stages": stages, "registers": options.get("maxnreg")}
             stack, shared = for_hopper(
-                kernel, types, options["num_warps"], stages, **common | constants
+                kernel, types, options["num_warps"], **own, **common | constants
             )
             assert shared <= SHARED_MEMORY and stack <= 1024, kernel
 
