@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from statetrack.layers import registry
+from statetrack.layers.mlstm import with_zeros
 from statetrack.ops import _reference as reference
 from tests.helpers import relative_error, unhooked
 from tests.layers.cases import (
@@ -261,6 +262,15 @@ def test_wrong_input_is_named(name: str) -> None:
 def test_heads_must_divide_the_width(name: str) -> None:
     with pytest.raises(ValueError, match="num_heads=3 must divide"):
         unhooked_build(name, num_heads=3)
+
+
+def test_one_product_with_all_the_zeros() -> None:
+    """What a GPU takes for mLSTM's block-diagonal projections."""
+    weight = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    dense = with_zeros(weight)
+    assert torch.equal(dense, torch.block_diag(*weight))
+    (grad,) = torch.autograd.grad((dense * torch.arange(36.0).view(6, 6)).sum(), weight)
+    assert torch.equal(grad[1], torch.tensor([[14.0, 15.0], [20.0, 21.0]]))
 
 
 def test_every_layer_compiles_into_one_graph() -> None:
