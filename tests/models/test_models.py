@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import pytest
@@ -201,14 +202,17 @@ def test_vmap_over_stacked_taggers_equals_a_loop() -> None:
         assert relative_error(together[index], model(TOKENS)[0]) < 1e-10
 
 
-def test_an_embedding_by_product_is_an_embedding() -> None:
+@pytest.mark.parametrize("shape", [(3, 7), (4, 32)], ids=["one product", "many"])
+def test_an_embedding_by_product_is_an_embedding(shape: tuple[int, int]) -> None:
     """Exactly, under autocast too, and so is its gradient."""
-    from statetrack.models.embedding import by_product
+    from statetrack.models.embedding import PARTS, by_product
+
+    assert math.prod(shape) % PARTS == 0 or shape == (3, 7)
 
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(5, 8, generator=generator).requires_grad_()
-    tokens = torch.randint(0, 5, (3, 7), generator=generator)
-    weights = torch.randn(3, 7, 8, generator=generator)
+    tokens = torch.randint(0, 5, shape, generator=generator)
+    weights = torch.randn(*shape, 8, generator=generator)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = by_product(weight, tokens)
     wanted = torch.nn.functional.embedding(tokens, weight)
