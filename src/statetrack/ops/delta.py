@@ -82,7 +82,7 @@ def delta_product(
 
 def _run(
     name: str,
-    backend: Backend,
+    backend: str,
     pieces: Pieces | None,
     q: Tensor,
     k: Tensor,
