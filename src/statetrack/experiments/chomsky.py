@@ -77,16 +77,11 @@ def chomsky(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
     """
     models = MODELS if version != "iclr" else (*MODELS, TRANSFORMER)
     return [
-        config
-        for task in TASKS
-        for model in models
-        for config in cell(scale, version, task, model, quick_steps=10_000)
+        config for task in TASKS for model in models for config in cell(scale, version, task, model)
     ]
 
 
-def cell(
-    scale: Scale, version: Version, task: str, model: Model, *, quick_steps: int
-) -> list[RunConfig]:
+def cell(scale: Scale, version: Version, task: str, model: Model) -> list[RunConfig]:
     """The runs of one task and one model: learning rates times seeds."""
     mixer, between = model
     paper = protocol(version, task, mixer)
@@ -94,7 +89,7 @@ def cell(
     options: dict[str, Any] = conv | ({} if between is None else {"eigen_range": between})
     tagger = _tagger(task, mixer, options, num_layers=paper.layers)
     rates = paper.rates if scale == "paper" else (1e-3,)
-    steps = paper.steps if scale == "paper" else quick_steps
+    steps = paper.steps if scale == "paper" else 10_000
     runs = [
         RunConfig(
             task=task,

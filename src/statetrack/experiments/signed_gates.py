@@ -41,7 +41,7 @@ def signed_gates(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
         config
         for task in ("parity", "mod_arithmetic")
         for model in MODELS
-        for config in cell(scale, version, task, model, quick_steps=10_000)
+        for config in cell(scale, version, task, model)
     ]
 
 

@@ -59,7 +59,7 @@ def householders(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
 
     The protocol is DeltaProduct's, not this paper's: trained at length 128, judged at 512, batch
     2048, learning rate 1e-3 falling to 0, weight decay 1e-6. Both ranges at the paper's scale.
-    At the quick scale the small model of `_product_runs`, which a CPU trains in minutes: length 32,
+    At the quick scale `_small_product`, which a CPU trains in minutes, at length 32 and
     judged at 128.
     """
     paper = scale == "paper"

@@ -15,6 +15,7 @@ from statetrack.ops.convolution import Activation
 __all__ = [
     "HeadNorm",
     "Layer",
+    "LayerInPieces",
     "LayerState",
     "RMSNorm",
     "ShortConvolution",
@@ -36,11 +37,9 @@ class Layer(nn.Module, ABC):
     cut in two, with the state handed over, gives the same answer as one run whole. Layers change
     none of their tensors and never branch on data.
 
-    Layers that say `takes_pieces` also mix rows that hold several sequences each (`ops.Pieces`);
+    Those built on `LayerInPieces` also mix rows that hold several sequences each (`ops.Pieces`);
     the state that comes back is then that after each of them.
     """
-
-    takes_pieces = False
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -101,6 +100,29 @@ class Layer(nn.Module, ABC):
         """One token of decoding: the same function as `forward` on a sequence of length one."""
         y, state = self(x_t.unsqueeze(1), state)
         return y.squeeze(1), state
+
+
+class LayerInPieces(Layer):
+    """A layer whose rows may hold several sequences."""
+
+    def _mix(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        return self._run(x, state or {}, None)
+
+    def _mix_pieces(
+        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        return self._run(x, {}, pieces)
+
+    @abstractmethod
+    def _run(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        """`forward` on checked input; with `pieces` the state is empty."""
 
 
 class RMSNorm(nn.Module):

@@ -12,7 +12,7 @@ from statetrack import ops
 from statetrack._typing import Float
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import (
-    Layer,
+    LayerInPieces,
     LayerState,
     RMSNorm,
     ShortConvolution,
@@ -41,7 +41,7 @@ class _Inputs(NamedTuple):
     history: Float[Tensor, "sequences past channels"] | None
 
 
-class DeltaFamily(Layer):
+class DeltaFamily(LayerInPieces):
     """H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n; y = Hᵀ q / √dim.
 
     H [head_dim, value_dim] in each head; `head_dim` is d_model / num_heads where left out, and
@@ -49,8 +49,6 @@ class DeltaFamily(Layer):
 
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
-
-    takes_pieces = True
 
     def __init__(
         self,
@@ -117,16 +115,6 @@ class DeltaFamily(Layer):
         """How the channels of `qkv_proj` are cut: q, then k_1..k_n, then v_1..v_n."""
         key, value = self.num_heads * self.head_dim, self.num_heads * self.value_dim
         return [key] * (1 + self.num_householders) + [value] * self.num_householders
-
-    def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, state or {}, None)
-
-    def _mix_pieces(
-        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, {}, pieces)
 
     def _run(
         self,

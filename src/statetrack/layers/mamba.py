@@ -8,14 +8,20 @@ from torch.nn.functional import silu, softplus
 from statetrack import ops
 from statetrack._typing import Float
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import Layer, LayerState, ShortConvolution, linear, reset_linear
+from statetrack.layers._base import (
+    LayerInPieces,
+    LayerState,
+    ShortConvolution,
+    linear,
+    reset_linear,
+)
 from statetrack.layers._gates import reset_step_size
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Mamba"]
 
 
-class Mamba(Layer):
+class Mamba(LayerInPieces):
     """Selective state spaces: h_t = a ∘ h_{t-1} + Δ u_t B_t, y = h·C + D u, gated by SiLU(z).
 
     Each of the expand·d_model channels keeps d_state numbers. low = 0 is Mamba as published;
@@ -25,8 +31,6 @@ class Mamba(Layer):
 
     Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
     """
-
-    takes_pieces = True
 
     def __init__(
         self,
@@ -70,16 +74,6 @@ class Mamba(Layer):
     def state_size(self) -> int:
         history = 0 if self.conv is None else self.conv.width - 1
         return self.d_inner * (self.d_state + history)
-
-    def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, state or {}, None)
-
-    def _mix_pieces(
-        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, {}, pieces)
 
     def _run(
         self,

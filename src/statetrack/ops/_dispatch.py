@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import statetrack.ops
-from statetrack.ops._pieces import one_by_one
+from statetrack.ops._pieces import Pieces, one_by_one
 
-__all__ = ["Backend", "BackendChoice", "explain_backend", "implementation", "large_state"]
+__all__ = ["Backend", "BackendChoice", "explain_backend", "implementation", "large_state", "run"]
 
 Backend = Literal["auto", "reference", "torch", "numba", "triton"]
 
@@ -149,6 +149,16 @@ def implementation(
     if pieces and backend != "triton":
         function = one_by_one(function, _SEQUENCES[op])
     return function
+
+
+def run(
+    op: str, backend: str, *args: Any, pieces: Pieces | None, large: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`op` on its arguments, of which the first is a tensor, by the pieces of every row if any."""
+    in_pieces = pieces is not None
+    function = implementation(op, backend, args[0].device, large=large, pieces=in_pieces)
+    y, final_state = function(*args, pieces) if in_pieces else function(*args)
+    return y, final_state
 
 
 @torch.compiler.assume_constant_result

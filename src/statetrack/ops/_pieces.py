@@ -18,6 +18,7 @@ class Pieces(NamedTuple):
 
     Piece s of row b is the tokens offsets[b, s] to offsets[b, s + 1] - 1. The first offset is 0 and
     the last one the number of tokens; a piece may be empty. Every piece starts from a zero state.
+    Triton kernels take all pieces at once, the other backends one after the other.
 
     Attributes:
         offsets: where the pieces begin, and where the last one ends.

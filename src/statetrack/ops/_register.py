@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["compute_dtype", "differentiable_op"]
+__all__ = ["compute_dtype", "differentiable_op", "empty_grads"]
 
 Forward = Callable[..., tuple[Tensor, ...]]
 
@@ -26,6 +26,13 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     """The precision of the maths and of the state: float32, or what any input needs beyond it."""
     found = (tensor.dtype for tensor in tensors if tensor is not None)
     return reduce(torch.promote_types, found, torch.float32)
+
+
+def empty_grads(first: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
+    """A place for the gradient of every input; without numbers for those that are None."""
+    return tuple(
+        first.new_empty(0) if x is None else x.new_empty(x.shape) for x in (first, *others)
+    )
 
 
 def differentiable_op(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_shape
-from statetrack.ops._dispatch import Backend, implementation
+from statetrack.ops._dispatch import Backend, run
 from statetrack.ops._pieces import Pieces, check_pieces
 
 __all__ = ["Activation", "short_convolution"]
@@ -50,7 +50,5 @@ def short_convolution(
     if activation is not None and activation not in get_args(Activation):
         raise ValueError(f"activation={activation!r} is not 'silu' or None")
     check_pieces(pieces, x, initial_state)
-    cut = () if pieces is None else (pieces,)
-    run = implementation("short_convolution", backend, x.device, pieces=pieces is not None)
-    y, final_state = run(x, weight, bias, activation == "silu", initial_state, *cut)
-    return y, final_state
+    inputs = (x, weight, bias, activation == "silu", initial_state)
+    return run("short_convolution", backend, *inputs, pieces=pieces)

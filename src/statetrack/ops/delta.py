@@ -6,7 +6,7 @@ from torch import Tensor
 
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
-from statetrack.ops._dispatch import Backend, implementation, large_state
+from statetrack.ops._dispatch import Backend, large_state, run
 from statetrack.ops._pieces import Pieces, check_pieces
 
 __all__ = ["delta_product", "delta_rule"]
@@ -46,10 +46,10 @@ def delta_rule(
     tensor([-1.,  1., -1.])
     """
     _check("batch time heads", q, k, v, beta, decay, initial_state)
+    check_pieces(pieces, q, initial_state)
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
-    return _run(
-        "delta_rule", backend, pieces, q, k, v, beta, decay, normalize, scale, initial_state
-    )
+    inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
+    return run("delta_rule", backend, *inputs, pieces=pieces, large=large_state(k, v))
 
 
 def delta_product(
@@ -75,30 +75,9 @@ def delta_product(
     of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
     """
     _check("batch time micro heads", q, k, v, beta, decay, initial_state)
-    return _run(
-        "delta_product", backend, pieces, q, k, v, beta, decay, normalize, scale, initial_state
-    )
-
-
-def _run(
-    name: str,
-    backend: str,
-    pieces: Pieces | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    decay: Tensor | None,
-    normalize: bool,
-    scale: float,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
     check_pieces(pieces, q, initial_state)
-    cut = () if pieces is None else (pieces,)
-    large, in_pieces = large_state(k, v), pieces is not None
-    run = implementation(name, backend, q.device, large=large, pieces=in_pieces)
-    y, final_state = run(q, k, v, beta, decay, normalize, scale, initial_state, *cut)
-    return y, final_state
+    inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
+    return run("delta_product", backend, *inputs, pieces=pieces, large=large_state(k, v))
 
 
 def _check(steps: str, q: Any, k: Any, v: Any, beta: Any, decay: Any, initial_state: Any) -> None:

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from statetrack._typing import Float, Inexact
 from statetrack.ops._checks import check_devices, check_range, check_shape
-from statetrack.ops._dispatch import Backend, implementation
+from statetrack.ops._dispatch import Backend, implementation, run
 from statetrack.ops._pieces import Pieces, check_pieces
 from statetrack.ops._register import compute_dtype
 
@@ -40,8 +40,8 @@ def diagonal_scan(
     check_range("decay", decay, 0.0 if decay.is_complex() else -1.0, 1.0)
     dtype = compute_dtype(decay, inputs, initial_state)
     start = None if initial_state is None else initial_state.to(dtype)
-    run = implementation("diagonal_scan", backend, inputs.device)
-    states, final_state = run(decay.to(dtype), inputs.to(dtype), start)
+    scan = implementation("diagonal_scan", backend, inputs.device)
+    states, final_state = scan(decay.to(dtype), inputs.to(dtype), start)
     return states, final_state
 
 
@@ -81,7 +81,5 @@ def selective_scan(
     check_range("delta", delta, 0.0, float("inf"))
     check_range("A", A, float("-inf"), 0.0)
     check_pieces(pieces, u, initial_state)
-    cut = () if pieces is None else (pieces,)
-    run = implementation("selective_scan", backend, u.device, pieces=pieces is not None)
-    y, final_state = run(u, delta, A, B, C, D, low, initial_state, *cut)
-    return y, final_state
+    inputs = (u, delta, A, B, C, D, low, initial_state)
+    return run("selective_scan", backend, *inputs, pieces=pieces)

@@ -72,9 +72,8 @@ class Progress:
             )
         if not rows:
             return
-        if (
-            key not in self._last
-        ):  # the first report: speed is counted from here, not from compiling
+        if key not in self._last:
+            # The first report: speed is counted from here, not from compiling.
             self._bars.reset(self._tasks[key])
         seen = self._last.setdefault(key, {})
         for row in rows:

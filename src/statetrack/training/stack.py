@@ -23,6 +23,7 @@ from torch.func import functional_call, vmap
 from statetrack import ops, tasks
 from statetrack._typing import Bool, Float, Int
 from statetrack.layers import registry
+from statetrack.layers._base import LayerInPieces
 from statetrack.models import Tagger
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
@@ -179,7 +180,7 @@ class Stack:
     def _room(self) -> int | None:
         """Tokens of a row with all sequences of a batch; None where each has a row of its own."""
         mixer = registry.get(self.config.model.mixer)
-        if self.task.dense or not mixer.takes_pieces:
+        if self.task.dense or not issubclass(mixer, LayerInPieces):
             return None
         return room_for(self.task, self.config.batch, self.config.train_lengths)
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._numba._compile import compiled, share_out
 from statetrack.ops._reference import NORM_FLOOR
-from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 
 __all__ = ["delta_product"]
 
@@ -570,7 +570,7 @@ def _backward_fake(
     *_: object,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, initial_state)
-    return tuple(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+    return empty_grads(*inputs)
 
 
 _INPUTS = (

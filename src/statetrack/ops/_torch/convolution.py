@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from statetrack._typing import Float
-from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 
 __all__ = ["short_convolution"]
 
@@ -120,7 +120,7 @@ def _backward_fake(
     *_: Tensor,
 ) -> tuple[Tensor, ...]:
     inputs = (x, weight, bias, initial_state)
-    return tuple(x.new_empty(0) if t is None else t.new_empty(t.shape) for t in inputs)
+    return empty_grads(*inputs)
 
 
 _INPUTS = "Tensor x, Tensor weight, Tensor? bias, bool use_silu, Tensor? initial_state"

@@ -38,7 +38,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._reference import NORM_FLOOR
-from statetrack.ops._register import compute_dtype
+from statetrack.ops._register import compute_dtype, empty_grads
 from statetrack.ops._triton._runtime import on_device_of, power_of_two, triton_dtype
 
 __all__ = [
@@ -1102,4 +1102,4 @@ def backward_fake(
     *_: object,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, initial_state)
-    return tuple(v.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+    return empty_grads(*inputs)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
-from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
@@ -373,7 +373,7 @@ def _backward_fake(
     *_: Tensor | None,
 ) -> tuple[Tensor, ...]:
     inputs = (x, weight, bias, initial_state, None)  # offsets have no gradient
-    return tuple(x.new_empty(0) if t is None else t.new_empty(t.shape) for t in inputs)
+    return empty_grads(*inputs)
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

@@ -34,7 +34,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._reference import NORM_FLOOR
-from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton import _delta_chunked
 from statetrack.ops._triton._delta_chunked import Launch
 from statetrack.ops._triton._rows import place
@@ -785,7 +785,7 @@ def _backward_fake(
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, initial_state, None)  # offsets have no gradient
-    return tuple(v.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+    return empty_grads(*inputs)
 
 
 def _by_token(x: Tensor) -> tuple[Tensor, int]:

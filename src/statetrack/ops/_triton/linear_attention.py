@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack._typing import Float
-from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton import _attention_chunks as chunks
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
@@ -592,7 +592,7 @@ def _backward_fake(
     *_: Tensor,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, decay, initial_state)
-    return tuple(v.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+    return empty_grads(*inputs)
 
 
 _INPUTS = (

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
-from statetrack.ops._register import compute_dtype, differentiable_op
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton._rows import load_four, place, store_row
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
@@ -541,7 +541,7 @@ def _backward_fake(
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
     inputs = (u, delta, A, B, C, D, initial_state, None)  # offsets have no gradient
-    return tuple(u.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+    return empty_grads(*inputs)
 
 
 _INPUTS = (
