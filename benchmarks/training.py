@@ -102,13 +102,11 @@ def ours(task: str, mixer: str, layers: int, batch: int, runs: int, options: dic
         [config(task, mixer, layers, batch, run, **options) for run in range(runs)], device="cuda"
     )
     stack._capture()
-    stack._replay_step()
+    stack._train(1)
     torch.cuda.synchronize()
     start = time.perf_counter() - begun
-    step = milliseconds(stack._replay_step, steps=50)
+    step = milliseconds(lambda: stack._train(50), steps=1) / 50
     judge = milliseconds(stack._validate, steps=1, repeats=3)
-    for _ in range(5):
-        stack._replay_step()
     if not stack.buffers.losses[: int(stack.buffers.step)].isfinite().all():
         raise RuntimeError(f"{task} {mixer}: a loss is not finite")
     return step, judge, start
@@ -173,7 +171,7 @@ def on_the_cpu() -> list[dict[str, Any]]:
         stack, sessions = Stack(runs), [Session(run) for run in runs]
         together, alone = [], []
         for _ in range(6):
-            together.append(_seconds(stack._train_step))
+            together.append(_seconds(lambda stack=stack: stack._train(1)))
             alone.append(
                 sum(_seconds(lambda s=s: s._train_step(s._next_batch())) for s in sessions)
             )

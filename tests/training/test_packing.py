@@ -82,3 +82,16 @@ def test_layers_without_such_kernels_say_so() -> None:
     tokens = torch.zeros(1, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="SLSTM has no kernel for pieces"):
         model(tokens, pieces=ops.Pieces(torch.tensor([[0, 2, 4]]), 2))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_layout_keeps_its_place(dense: bool) -> None:
+    first, second = (in_rows(a_batch(name), runs=RUNS, dense=dense) for name in ("s5", "s5"))
+    kept = first.clone()
+    assert kept.tokens.data_ptr() != first.tokens.data_ptr() and kept.longest == first.longest
+    place = kept.tokens.data_ptr()
+    second.tokens.add_(1)
+    kept.copy_(second)
+    assert kept.tokens.data_ptr() == place
+    assert torch.equal(kept.tokens, second.tokens) and torch.equal(kept.targets, second.targets)
+    assert (kept.read_at is None) == dense

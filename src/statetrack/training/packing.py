@@ -39,6 +39,22 @@ class Layout(NamedTuple):
     offsets: Int[Tensor, "runs rows ends"] | None
     longest: int
 
+    def clone(self) -> "Layout":
+        """A copy at another place in memory."""
+        return Layout(
+            tokens=self.tokens.clone(),
+            targets=self.targets.clone(),
+            read_at=None if self.read_at is None else self.read_at.clone(),
+            offsets=None if self.offsets is None else self.offsets.clone(),
+            longest=self.longest,
+        )
+
+    def copy_(self, other: "Layout") -> None:
+        """Takes over the numbers of a layout of the same shapes."""
+        for mine, theirs in zip(self[:4], other[:4], strict=True):
+            if mine is not None and theirs is not None:
+                mine.copy_(theirs)
+
 
 def in_rows(batch: Batch, *, runs: int, dense: bool) -> Layout:
     """A row for each sequence; an equal share of them for each run. All times asked if `dense`."""

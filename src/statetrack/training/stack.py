@@ -7,7 +7,8 @@ so each trains as it would alone: with its own seed, data stream, learning rate,
 clipping and end.
 
 On a GPU the forward and backward passes and the update are compiled, and a whole step, from drawing
-the data to the new weights, is one CUDA graph. Losses leave the device when they are reported.
+the data to the new weights, is one CUDA graph, in which the data of the next step is drawn beside
+the work on this one. Losses leave the device when they are reported.
 """
 
 import dataclasses
@@ -115,7 +116,7 @@ class Stack:
         self.room = self._room() if on_gpu else None
         compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
-        self._replay_step: Callable[[], object] = self._train_step
+        self._train: Callable[[int], None] = self._train_steps
         self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(self.validation)
         self._captured = not on_gpu
 
@@ -139,10 +140,9 @@ class Stack:
             self._capture()
         until = min(config.steps, (self.step // config.log_every + 1) * config.log_every)
         first = self.step % config.log_every
-        while self.step < until:
-            self._replay_step()
-            self.step += 1
-        count = (until - 1) % config.log_every + 1 - first
+        count = until - self.step
+        self._train(count)
+        self.step = until
         # The host waits for the device here, and nowhere else.
         losses = self.buffers.losses[first : first + count].T.tolist()
         accuracies, norms = self.buffers.accuracy.tolist(), self.buffers.norm.tolist()
@@ -163,8 +163,13 @@ class Stack:
         self.buffers.keep_only(self.active)
         return rows
 
-    def _train_step(self) -> None:
-        """One step of every run, without a word to the host."""
+    def _train_steps(self, count: int) -> None:
+        """`count` steps of every run, without a word to the host."""
+        for _ in range(count):
+            self._train_step(self._next_batch())
+
+    def _next_batch(self) -> Layout:
+        """Every run's next batch, each from its own stream."""
         low, high = self.config.train_lengths
         batch = self.task.sample_streams(
             self.config.batch,
@@ -173,7 +178,12 @@ class Stack:
             generators=self.streams,
             device=self.device,
         )
-        losses, accuracy = self._losses(self.weights, self._laid_out(batch))
+        if self.room is None:
+            return in_rows(batch, runs=self.runs, dense=self.task.dense)
+        return packed(batch, runs=self.runs, room=self.room)
+
+    def _train_step(self, batch: Layout) -> None:
+        losses, accuracy = self._losses(self.weights, batch)
         gradients = torch.autograd.grad(losses.sum(), list(self.weights.values()))
         self._update(self.buffers, gradients, losses.detach(), accuracy)
 
@@ -183,11 +193,6 @@ class Stack:
         if self.task.dense or not issubclass(mixer, LayerInPieces):
             return None
         return room_for(self.task, self.config.batch, self.config.train_lengths)
-
-    def _laid_out(self, batch: Batch) -> Layout:
-        if self.room is None:
-            return in_rows(batch, runs=self.runs, dense=self.task.dense)
-        return packed(batch, runs=self.runs, room=self.room)
 
     def _forward(
         self, weights: dict[str, Tensor], batch: Layout
@@ -253,30 +258,53 @@ class Stack:
     # -------------------------------------------------------------------------------- CUDA graphs
 
     def _capture(self) -> None:
-        """Turns a step and an evaluation into CUDA graphs; leaves all numbers as they were."""
+        """Turns steps and evaluation into CUDA graphs; leaves all numbers as they were.
+
+        Drawing a batch is many small kernels that leave the device idle, so they run beside a
+        step's work and draw for the next one: one graph draws the first batch, one trains and
+        draws, and one trains on the last batch, so that after it no run's stream is ahead.
+        """
         numbers = self.buffers.snapshot()
         drawn = [stream.get_state() for stream in self.streams]
-        side = torch.cuda.Stream(self.device)
+        side = torch.cuda.Stream(self.device, priority=-1)  # small kernels first
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
+            batch = self._next_batch().clone()
             for _ in range(WARM_UP):
-                self._train_step()
+                batch.copy_(self._next_batch())
+                self._train_step(batch)
             self._tally(self.validation)
         torch.cuda.current_stream(self.device).wait_stream(side)
-        step = torch.cuda.CUDAGraph()
+
+        draw, step, last, judge = (torch.cuda.CUDAGraph() for _ in range(4))
         for stream in self.streams:
+            draw.register_generator_state(stream)
             step.register_generator_state(stream)
+        with torch.cuda.graph(draw):
+            batch.copy_(self._next_batch())
         with torch.cuda.graph(step):
-            self._train_step()
-        judge = torch.cuda.CUDAGraph()
+            side.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(side):
+                later = self._next_batch()
+            self._train_step(batch)
+            torch.cuda.current_stream(self.device).wait_stream(side)
+            batch.copy_(later)
+        with torch.cuda.graph(last, pool=step.pool()):
+            self._train_step(batch)
         with torch.cuda.graph(judge):
             counted = self._tally(self.validation)
+
+        def train(count: int) -> None:
+            draw.replay()
+            for _ in range(count - 1):
+                step.replay()
+            last.replay()
 
         def validate() -> evaluation.Tally:
             judge.replay()
             return counted
 
-        self._replay_step, self._validate = step.replay, validate
+        self._train, self._validate = train, validate
         self.buffers.set(numbers)
         for stream, state in zip(self.streams, drawn, strict=True):
             stream.set_state(state)
