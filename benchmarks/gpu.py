@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/gpu.py [--only delta] [--out FILE] [--no-peers]
     PYTHONPATH=src python benchmarks/gpu.py --sweep      # against T and batch, gpu_sweep_<date>
-    PYTHONPATH=src python benchmarks/gpu.py --plot FILE  # pictures of such rows, into docs/images
+    PYTHONPATH=src python benchmarks/gpu.py --plot FILES # pictures of such rows, into docs/images
 
 Each piece of work is first checked against the float64 reference on its first batch rows; only then
 is it timed, eagerly and as the replay of a CUDA graph, over several input sets in turn so that no
@@ -440,7 +440,7 @@ def plot(rows: list[dict[str, Any]]) -> None:
             axes.loglog(*zip(*sorted(points), strict=True), style, label=line)
         axes.set_xlabel("tokens T of a sequence" if picture == "length" else "sequences")
         axes.set_ylabel("ms, forward and backward")
-        axes.legend(fontsize=7)
+        figure.legend(loc="outside lower center", fontsize=7)
         images = Path(__file__).parents[1] / "docs" / "images"
         figure.savefig(images / f"gpu_against_{picture}.png", dpi=120)
 
@@ -461,10 +461,16 @@ def main() -> None:
     parser.add_argument("--no-first-call", action="store_true")
     parser.add_argument("--sweep", action="store_true", help="times against T and batch instead")
     parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw, measure nothing")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="draw what is in these, measure nothing",
+    )
     args = parser.parse_args()
     if args.plot:
-        plot(json.loads(args.plot.read_text()))
+        plot([row for file in args.plot for row in json.loads(file.read_text())])
         return
     import triton
 
