@@ -152,6 +152,19 @@ def test_models_of_two_depths_are_told_apart_by_it_alone(tmp_path: Path) -> None
     assert labels == ["DeltaNet [-1, 1] (1 layer)", "DeltaNet [-1, 1] (2 layers)"]
 
 
+def test_no_more_settings_are_named_than_tell_runs_apart(tmp_path: Path) -> None:
+    """Three runs that differ in three settings each: two of them are enough."""
+    wide = replace(tiny.model(), d_model=16)
+    configs = [
+        parity(steps=12, batch=4),
+        parity(steps=24, batch=4, log_every=1),
+        parity(steps=24, batch=8, model=wide, log_every=1),
+    ]
+    groups = group_runs(write_run(tmp_path, config, scores(0.5)) for config in configs)
+    named = [group.label.removeprefix("DeltaNet [-1, 1] (") for group in groups]
+    assert len(set(named)) == 3 and all(label.count("=") == 2 for label in named), named
+
+
 def test_a_run_found_twice_counts_once_and_finished_wins(tmp_path: Path) -> None:
     cut = write_run(tmp_path / "a", parity(), scores(0.1), finished=False)
     whole = write_run(tmp_path / "b", parity(), scores(0.5))

@@ -171,18 +171,29 @@ def order(config: RunConfig) -> tuple[Any, ...]:
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
-    """Model and range, and where that is not enough, the settings that differ."""
+    """Model and range, and where that is not enough, a few settings that tell them apart."""
     names = [(config.task, model_label(config)) for config in configs]
     found = []
     for name, config in zip(names, configs, strict=True):
         alike = [_flat(recipe(c)) for n, c in zip(names, configs, strict=True) if n == name]
         mine = _flat(recipe(config))
-        differing = [key for key in mine if any(other.get(key) != mine[key] for other in alike)]
-        if len({other[DEPTH] for other in alike}) == len(alike) > 1:
-            differing = [DEPTH]  # other settings follow the depth
-        shown = ", ".join(_setting(key.split(".")[-1], mine[key]) for key in differing)
+        telling = [key for key in _telling(alike) if key in mine]
+        shown = ", ".join(_setting(key.split(".")[-1], mine[key]) for key in telling)
         found.append(f"{name[1]} ({shown})" if shown else name[1])
     return found
+
+
+def _telling(alike: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Settings that tell these apart: always next the one that parts the most, depth if it does."""
+    keys = [DEPTH, *dict.fromkeys(key for settings in alike for key in settings)]
+
+    def kinds(chosen: Sequence[str]) -> int:
+        return len({json.dumps([settings.get(key) for key in chosen]) for settings in alike})
+
+    chosen: list[str] = []
+    while kinds(chosen) < kinds(keys):
+        chosen.append(max(keys, key=lambda key: kinds([*chosen, key])))
+    return chosen
 
 
 def _setting(name: str, value: Any) -> str:
