@@ -34,6 +34,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statetrack.ops._triton._ahead import launch
 from statetrack.ops._triton._runtime import on_device_of, power_of_two
 
 __all__ = ["Saved", "backward", "forward", "saved"]
@@ -499,7 +500,9 @@ def backward(
 def run_scores(q: Tensor, k: Tensor, decay: Tensor, kept: Saved, precision: str) -> None:
     batch, time, heads, key = q.shape
     keys, options = _scores_tile(key, precision)
-    _scores_kernel[(kept.total.shape[2], batch * heads)](
+    launch(
+        _scores_kernel,
+        (kept.total.shape[2], batch * heads),
         q,
         k,
         decay,
@@ -532,7 +535,9 @@ def run_states(
 ) -> None:
     batch, heads, chunks, key, value = states.shape
     keys, values, warps, stages = _states_tile(key, value)
-    _states_kernel[(triton.cdiv(key, keys) * triton.cdiv(value, values), batch * heads)](
+    launch(
+        _states_kernel,
+        (triton.cdiv(key, keys) * triton.cdiv(value, values), batch * heads),
         x,
         w,
         total,
@@ -567,7 +572,9 @@ def run_outputs(
 ) -> None:
     batch, heads, chunks, key, value = states.shape
     keys, values, warps, stages = _outputs_tile(key, value)
-    _outputs_kernel[(chunks * triton.cdiv(value, values), batch * heads)](
+    launch(
+        _outputs_kernel,
+        (chunks * triton.cdiv(value, values), batch * heads),
         x,
         scores,
         w,
@@ -595,7 +602,9 @@ def run_pairs_and_ends(
     """Fills the gradients of the scores, the queries, the keys and the totals."""
     batch, heads, chunks, key, value = kept.states.shape
     time = v.shape[1]
-    _pairs_kernel[(chunks, batch * heads)](
+    launch(
+        _pairs_kernel,
+        (chunks, batch * heads),
         v,
         dy,
         dkept.scores,
@@ -610,7 +619,9 @@ def run_pairs_and_ends(
         num_stages=2,
     )
     keys, values, warps, stages = _ends_tile(key, value, precision)
-    _ends_kernel[(chunks * triton.cdiv(key, keys), batch * heads)](
+    launch(
+        _ends_kernel,
+        (chunks * triton.cdiv(key, keys), batch * heads),
         v,
         dy,
         kept.states,
@@ -651,7 +662,9 @@ def run_gates(
     if not vector and blocks > 1:
         slabs = dkept.total.new_empty(blocks, *ddecay.shape)
     chunks = dkept.total.shape[2]
-    _gates_kernel[(chunks * blocks, batch * heads)](
+    launch(
+        _gates_kernel,
+        (chunks * blocks, batch * heads),
         q,
         k,
         decay,

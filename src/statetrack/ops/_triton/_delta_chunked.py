@@ -39,6 +39,7 @@ from torch import Tensor
 
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._register import compute_dtype, empty_grads
+from statetrack.ops._triton._ahead import launch
 from statetrack.ops._triton._runtime import on_device_of, power_of_two, triton_dtype
 
 __all__ = [
@@ -751,7 +752,7 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
     def run(self) -> None:
-        self.kernel[(self.programs,)](*self.args, **self.options)
+        launch(self.kernel, (self.programs,), *self.args, **self.options)
 
 
 def _cut(k: Tensor) -> tuple[int, int, int | torch.SymInt]:
@@ -834,8 +835,8 @@ def forward(
         launches = forward_launches(
             q, k, v, beta, decay, normalize, scale, initial_state, save, *results
         )
-        for launch in launches:
-            launch.run()
+        for each in launches:
+            each.run()
     return results
 
 
@@ -989,8 +990,8 @@ def backward(
             q, k, v, decay, normalize, scale, initial_state, state, *parts, dy, dstate, dq, dk, dv,
             dbeta, ddecay, dstart,
         )  # fmt: skip
-        for launch in launches:
-            launch.run()
+        for each in launches:
+            each.run()
     return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart
 
 

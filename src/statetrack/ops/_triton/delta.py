@@ -36,6 +36,7 @@ from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton import _delta_chunked
+from statetrack.ops._triton._ahead import compiled_ahead
 from statetrack.ops._triton._delta_chunked import Launch
 from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
@@ -857,7 +858,7 @@ def _forward_in_chunks(
 _chunked_op = differentiable_op(
     "delta_product_triton_chunked",
     schema=f"({_INPUTS}) -> ({', '.join(['Tensor'] * 8)})",
-    forward=_forward_in_chunks,
+    forward=compiled_ahead(_forward_in_chunks, _delta_chunked.backward, num_outputs=2),
     forward_fake=_delta_chunked.forward_fake,
     backward_schema=(
         f"({_INPUTS}, Tensor y, Tensor state, Tensor inverse, Tensor attention, Tensor vectors,"

@@ -26,6 +26,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton import _attention_chunks as chunks
+from statetrack.ops._triton._ahead import compiled_ahead, launch
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
 __all__ = ["linear_attention"]
@@ -453,7 +454,9 @@ def _forward(
     keys, values, warps = _forward_tile(key, value)
     blocks = triton.cdiv(value, values)
     with on_device_of(q):
-        _forward_kernel[(batch * heads * blocks,)](
+        launch(
+            _forward_kernel,
+            (batch * heads * blocks,),
             q,
             k,
             v,
@@ -546,7 +549,9 @@ def _backward(
     if blocks > 1:
         slabs = [state.new_empty(blocks, *grad.shape) for grad in sums]
     with on_device_of(q):
-        _backward_kernel[(batch * heads * blocks,)](
+        launch(
+            _backward_kernel,
+            (batch * heads * blocks,),
             q,
             k,
             v,
@@ -601,7 +606,7 @@ _INPUTS = (
 _op = differentiable_op(
     "linear_attention_triton",
     schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    forward=_forward,
+    forward=compiled_ahead(_forward, _backward, num_outputs=2),
     forward_fake=_forward_fake,
     backward_schema=(
         f"({_INPUTS}, Tensor y, Tensor state, Tensor kept, Tensor scores, Tensor query,"
