@@ -62,41 +62,46 @@ def householders(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
     At the quick scale `_small_product`, which a CPU trains in minutes, at length 32 and
     judged at 128.
     """
-    paper = scale == "paper"
-    runs = []
-    for name in ("s3", "s4", "a5", "s5"):
-        for count in (1, 2, 3, 4):
-            for between in (POSITIVE, SIGNED) if paper else (SIGNED,):
-                options = {"num_householders": count, "conv_size": 0, "eigen_range": between}
-                runs += [
-                    RunConfig(
-                        task=name,
-                        model=_model(name, "DeltaProduct", 1, options),
-                        steps=4900,
-                        batch=2048,
-                        lengths=(128, 128),
-                        optimizer=OptimizerConfig(lr=1e-3, weight_decay=1e-6),
-                        schedule=ScheduleConfig(warmup=0.0, final=0.0),
-                        evaluation=EvaluationConfig(every=500, size=1000, lengths=(512, 512)),
-                        precision="bf16",
-                        seed=seed,
-                        data_seed=seed,
-                    )
-                    if paper
-                    else RunConfig(
-                        task=name,
-                        model=_small_product(name, count, between),
-                        steps=15_000,
-                        batch=32,
-                        lengths=(32, 32),
-                        evaluation=EvaluationConfig(every=1500, size=500, lengths=(128, 128)),
-                        seed=seed,
-                        data_seed=seed,
-                        **PRODUCT_RECIPE,
-                    )
-                    for seed in ((0, 1, 2) if paper else (0,))
-                ]
+    ranges, seeds = ((POSITIVE, SIGNED), (0, 1, 2)) if scale == "paper" else ((SIGNED,), (0,))
+    runs = [
+        _householder_run(scale, name, count, between, seed)
+        for name in ("s3", "s4", "a5", "s5")
+        for count in (1, 2, 3, 4)
+        for between in ranges
+        for seed in seeds
+    ]
     return [shrink(config) for config in runs] if scale == "smoke" else runs
+
+
+def _householder_run(
+    scale: Scale, name: str, count: int, between: tuple[float, float], seed: int
+) -> RunConfig:
+    if scale != "paper":
+        return RunConfig(
+            task=name,
+            model=_small_product(name, count, between),
+            steps=15_000,
+            batch=32,
+            lengths=(32, 32),
+            evaluation=EvaluationConfig(every=1500, size=500, lengths=(128, 128)),
+            seed=seed,
+            data_seed=seed,
+            **PRODUCT_RECIPE,
+        )
+    options = {"num_householders": count, "conv_size": 0, "eigen_range": between}
+    return RunConfig(
+        task=name,
+        model=_model(name, "DeltaProduct", 1, options),
+        steps=4900,
+        batch=2048,
+        lengths=(128, 128),
+        optimizer=OptimizerConfig(lr=1e-3, weight_decay=1e-6),
+        schedule=ScheduleConfig(warmup=0.0, final=0.0),
+        evaluation=EvaluationConfig(every=500, size=1000, lengths=(512, 512)),
+        precision="bf16",
+        seed=seed,
+        data_seed=seed,
+    )
 
 
 def _word_runs(

@@ -173,10 +173,10 @@ def order(config: RunConfig) -> tuple[Any, ...]:
 def labels(configs: Sequence[RunConfig]) -> list[str]:
     """Model and range, and where that is not enough, a few settings that tell them apart."""
     names = [(config.task, model_label(config)) for config in configs]
+    settings = [_flat(recipe(config)) for config in configs]
     found = []
-    for name, config in zip(names, configs, strict=True):
-        alike = [_flat(recipe(c)) for n, c in zip(names, configs, strict=True) if n == name]
-        mine = _flat(recipe(config))
+    for name, mine in zip(names, settings, strict=True):
+        alike = [others for n, others in zip(names, settings, strict=True) if n == name]
         telling = [key for key in _telling(alike) if key in mine]
         shown = ", ".join(_setting(key.split(".")[-1], mine[key]) for key in telling)
         found.append(f"{name[1]} ({shown})" if shown else name[1])

@@ -30,7 +30,7 @@ a repeated reflection is one, for ever. Products that end in y or in a gradient 
 the dtype of the inputs.
 """
 
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, no_type_check
 
 import torch
 import triton
@@ -42,15 +42,7 @@ from statetrack.ops._register import compute_dtype, empty_grads
 from statetrack.ops._triton._ahead import launch
 from statetrack.ops._triton._runtime import on_device_of, power_of_two, triton_dtype
 
-__all__ = [
-    "Launch",
-    "backward",
-    "backward_fake",
-    "backward_launches",
-    "forward",
-    "forward_fake",
-    "forward_launches",
-]
+__all__ = ["backward", "backward_fake", "forward", "forward_fake"]
 
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
@@ -743,18 +735,6 @@ def _gate_kernel(
 # ------------------------------------------------------------------------------------- launches
 
 
-class Launch(NamedTuple):
-    """A kernel, how many programs of it, and what it is given."""
-
-    kernel: Any
-    programs: int | torch.SymInt
-    args: tuple[Any, ...]
-    options: dict[str, Any]
-
-    def run(self) -> None:
-        launch(self.kernel, (self.programs,), *self.args, **self.options)
-
-
 def _cut(k: Tensor) -> tuple[int, int, int | torch.SymInt]:
     """(tokens per chunk, tokens in a tile of queries, chunks) of keys [B, T, N, H, K]."""
     time, micro = k.shape[1], int(k.shape[2])  # a compiler may leave the length open, not N
@@ -831,35 +811,6 @@ def forward(
     y, state, inverse, attention, vectors, between, states, errors = results
     if state.numel() == 0:
         return results
-    with on_device_of(q):
-        launches = forward_launches(
-            q, k, v, beta, decay, normalize, scale, initial_state, save, *results
-        )
-        for each in launches:
-            each.run()
-    return results
-
-
-def forward_launches(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    decay: Tensor | None,
-    normalize: bool,
-    scale: float,
-    initial_state: Tensor | None,
-    save: bool,
-    y: Tensor,
-    state: Tensor,
-    inverse: Tensor,
-    attention: Tensor,
-    vectors: Tensor,
-    between: Tensor,
-    states: Tensor,
-    errors: Tensor,
-) -> list[Launch]:
-    """What fills the results that `forward_fake` lists."""
     gated, dtype = decay is not None, state.dtype
     if not save:
         inverse, attention, vectors, between = _chunk_parts(q, k, v, gated, dtype)
@@ -870,49 +821,42 @@ def forward_launches(
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
     values, options = _carry_tile(value)
     blocks = triton.cdiv(value, values)
-    prepare = Launch(
-        _prepare_kernel,
-        batch * heads * chunks,
-        (
-            q,
-            k,
-            beta.contiguous(),
-            None if decay is None else decay.contiguous(),
-            inverse.view(dtype),  # A lies where its inverse will
-            inverse,
-            attention,
-            vectors,
-            between,
-            time,
-            chunks,
-        ),
-        constants
-        | {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
-        | _prepare_options(gated),
+    prepare = (
+        q,
+        k,
+        beta.contiguous(),
+        None if decay is None else decay.contiguous(),
+        inverse.view(dtype),  # A lies where its inverse will
+        inverse,
+        attention,
+        vectors,
+        between,
+        time,
+        chunks,
     )
-    carry = Launch(
-        _forward_kernel,
-        batch * heads * blocks,
-        (
-            q,
-            k,
-            v,
-            None if initial_state is None else initial_state.contiguous(),
-            inverse,
-            attention,
-            vectors,
-            y,
-            state,
-            states,
-            errors,
-            time,
-            chunks,
-        ),
-        constants
-        | {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
-        | options,
+    carry = (
+        q,
+        k,
+        v,
+        None if initial_state is None else initial_state.contiguous(),
+        inverse,
+        attention,
+        vectors,
+        y,
+        state,
+        states,
+        errors,
+        time,
+        chunks,
     )
-    return [prepare, carry]
+    own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
+    taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
+    with on_device_of(q):
+        programs = (batch * heads * chunks,)
+        launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
+        programs = (batch * heads * blocks,)
+        launch(_forward_kernel, programs, *carry, **constants, **taken, **options)
+    return results
 
 
 def forward_fake(
@@ -984,42 +928,6 @@ def backward(
         return grads
     dq, dk, dv, dbeta, ddecay, dstart = grads
     dv = dv.to(states.dtype)  # also an input of the last kernel
-    parts = (inverse, attention, vectors, between, states, errors)
-    with on_device_of(q):
-        launches = backward_launches(
-            q, k, v, decay, normalize, scale, initial_state, state, *parts, dy, dstate, dq, dk, dv,
-            dbeta, ddecay, dstart,
-        )  # fmt: skip
-        for each in launches:
-            each.run()
-    return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart
-
-
-def backward_launches(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor | None,
-    normalize: bool,
-    scale: float,
-    initial_state: Tensor | None,
-    state: Tensor,
-    inverse: Tensor,
-    attention: Tensor,
-    vectors: Tensor,
-    between: Tensor,
-    states: Tensor,
-    errors: Tensor,
-    dy: Tensor,
-    dstate: Tensor,
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
-    dbeta: Tensor,
-    ddecay: Tensor,
-    dstart: Tensor,
-) -> list[Launch]:
-    """What fills the gradients."""
     gated, element = decay is not None, states.dtype
     batch, time, _, heads, _ = k.shape
     value = v.shape[-1]
@@ -1034,61 +942,52 @@ def backward_launches(
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
     values, options = _carry_tile(value)
     blocks = triton.cdiv(value, values)
-    carry = Launch(
-        _backward_kernel,
-        batch * heads * blocks,
-        (
-            q,
-            k,
-            inverse,
-            attention,
-            vectors,
-            dy,
-            dstate.contiguous(),
-            dv,
-            None if initial_state is None else dstart,
-            dstates,
-            time,
-            chunks,
-        ),
-        constants
-        | {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
-        | options,
+    carry = (
+        q,
+        k,
+        inverse,
+        attention,
+        vectors,
+        dy,
+        dstate.contiguous(),
+        dv,
+        None if initial_state is None else dstart,
+        dstates,
+        time,
+        chunks,
     )
+    taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
+    with on_device_of(q):
+        programs = (batch * heads * blocks,)
+        launch(_backward_kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(value)
-    gradients = Launch(
-        _gradients_kernel,
-        batch * heads * chunks,
-        (
-            q,
-            k,
-            between if gated else None,
-            vectors,
-            states,
-            errors,
-            dy,
-            dv,
-            dstates,
-            dq,
-            dk,
-            dbeta,
-            changes,
-            sums,
-            time,
-            chunks,
-        ),
-        constants | {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize} | options,
+    gradients = (
+        q,
+        k,
+        between if gated else None,
+        vectors,
+        states,
+        errors,
+        dy,
+        dv,
+        dstates,
+        dq,
+        dk,
+        dbeta,
+        changes,
+        sums,
+        time,
+        chunks,
     )
-    if not gated:
-        return [carry, gradients]
-    del constants["K"], constants["BK"]
-    gate = Launch(
-        _gate_kernel,
-        batch * heads * chunks,
-        (between, vectors, changes, sums, ddecay, time, chunks),
-        constants | GATE_OPTIONS,
-    )
-    return [carry, gradients, gate]
+    own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    with on_device_of(q):
+        programs = (batch * heads * chunks,)
+        launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
+        if gated:
+            del constants["K"], constants["BK"]
+            gate = (between, vectors, changes, sums, ddecay, time, chunks)
+            launch(_gate_kernel, programs, *gate, **constants, **GATE_OPTIONS)
+    return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart
 
 
 def backward_fake(

@@ -36,8 +36,7 @@ from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton import _delta_chunked
-from statetrack.ops._triton._ahead import compiled_ahead
-from statetrack.ops._triton._delta_chunked import Launch
+from statetrack.ops._triton._ahead import compiled_ahead, launch
 from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
@@ -588,11 +587,11 @@ def _forward(
     results = _forward_fake(*inputs, save, offsets, longest)
     if results[1].numel() > 0:
         with on_device_of(q):
-            _forward_launch(*inputs, results, save, offsets, longest, repair=False).run()
+            _launch_forward(*inputs, results, save, offsets, longest, repair=False)
     return results
 
 
-def _forward_launch(
+def _launch_forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -606,54 +605,50 @@ def _forward_launch(
     offsets: Tensor | None,
     longest: int,
     repair: bool,
-) -> Launch:
-    """What fills `results`, those of `_forward_fake`."""
+) -> None:
+    """Fills `results`, those of `_forward_fake`."""
     y, state, e, kept, coef = results
     _, time, micro, heads, key = k.shape
     value = v.shape[-1]
     keys, values, warps = _forward_tile(key, value)
     blocks = triton.cdiv(value, values)
     (q, q_token), (k, k_token), (v, v_token) = _by_token(q), _by_token(k), _by_token(v)
-    return Launch(
+    launch(
         _forward_kernel,
-        len(state) * heads * blocks,
-        (
-            q,
-            k,
-            v,
-            beta.contiguous(),
-            _contiguous(decay),
-            _contiguous(initial_state),
-            y,
-            state,
-            e,
-            kept,
-            coef,
-            _contiguous(offsets),
-            time,
-            heads,
-            in_a_row(offsets),
-            _kept(longest, decay is not None),
-            q_token,
-            k_token,
-            v_token,
-        ),
-        {
-            "N": micro,
-            "K": key,
-            "V": value,
-            "BK": keys,
-            "BV": values,
-            "BT": _coefficient_rows(keys),
-            "NV": blocks,
-            "SCALE": scale,
-            "NORMALIZE": normalize,
-            "SAVE": save,
-            "EVERY": KEEP_EVERY if decay is None else KEEP_EVERY_GATED,
-            "REPAIR": repair,
-            "COMPUTE": triton_dtype(state.dtype),
-            "num_warps": warps,
-        },
+        (len(state) * heads * blocks,),
+        q,
+        k,
+        v,
+        beta.contiguous(),
+        _contiguous(decay),
+        _contiguous(initial_state),
+        y,
+        state,
+        e,
+        kept,
+        coef,
+        _contiguous(offsets),
+        time,
+        heads,
+        in_a_row(offsets),
+        _kept(longest, decay is not None),
+        q_token,
+        k_token,
+        v_token,
+        N=micro,
+        K=key,
+        V=value,
+        BK=keys,
+        BV=values,
+        BT=_coefficient_rows(keys),
+        NV=blocks,
+        SCALE=scale,
+        NORMALIZE=normalize,
+        SAVE=save,
+        EVERY=KEEP_EVERY if decay is None else KEEP_EVERY_GATED,
+        REPAIR=repair,
+        COMPUTE=triton_dtype(state.dtype),
+        num_warps=warps,
     )
 
 
@@ -851,7 +846,7 @@ def _forward_in_chunks(
         unsaved = _forward_fake(*inputs, False, None, q.shape[1])[2:]
         whole = (False, None, q.shape[1])
         with on_device_of(q):
-            _forward_launch(*inputs, (y, state, *unsaved), *whole, repair=True).run()
+            _launch_forward(*inputs, (y, state, *unsaved), *whole, repair=True)
     return results
 
 
