@@ -105,6 +105,23 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert stack == 0 and shared <= SHARED_MEMORY
 
     @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
+    @pytest.mark.parametrize("size", [16, 32])
+    def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
+        from statetrack.ops._triton import _delta_short
+
+        shape = {"K": size, "V": size, "ROWS": 16, "SCALE": 1.0, "NORMALIZE": True, "ASM": True}
+        types = "*bf16 *bf16 *fp32 *fp32 *fp32 *bf16 - *bf16 *bf16 *bf16 *fp32 *fp32"
+        types += f" {cut} i32 i32 i32 i32 i32"
+        stack, shared = for_hopper(_delta_short._backward_kernel, types, 1, stages=1, **shape)
+        assert stack == 0 and shared <= SHARED_MEMORY
+        types = (
+            f"*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32 i32"
+        )
+        shape["SAVE"] = True
+        stack, shared = for_hopper(_delta_short._forward_kernel, types, 1, stages=1, **shape)
+        assert stack == 0 and shared <= SHARED_MEMORY
+
+    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
     def test_selective_fits_on_hopper(cut: str) -> None:
         import triton.language as tl
 

@@ -52,13 +52,18 @@ def differentiable_op(
         is kept for the backward.
     backward(*inputs, *outputs, *saved, *output_grads) -> one gradient per tensor in `inputs`, in
         order. For an optional input that is None, and for integers, it returns an empty tensor,
-        which is dropped.
+        which is dropped. The gradient of an output that nobody used is None where the schema has
+        `Tensor?` for it, and zeros elsewhere.
     The two `schema` strings are those of `torch.library`; the `_fake` functions return empty
     tensors of the right shape, dtype and device. Results are made contiguous; none may share memory
     with an argument.
     """
     forward_op = _custom_op(name, schema, forward, forward_fake)
     backward_op = _custom_op(f"{name}_backward", backward_schema, backward, backward_fake)
+    may_be_none = [
+        isinstance(argument.type, torch.OptionalType)
+        for argument in backward_op._opoverload._schema.arguments[-num_outputs:]
+    ]
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.is_tensor = [isinstance(value, Tensor) for value in inputs]
@@ -77,8 +82,8 @@ def differentiable_op(
             for is_tensor, constant in zip(ctx.is_tensor, ctx.constants, strict=True)
         ]
         output_grads = [
-            torch.zeros_like(output) if grad is None else grad
-            for output, grad in zip(saved[:num_outputs], grads[:num_outputs], strict=True)
+            torch.zeros_like(output) if grad is None and not optional else grad
+            for output, grad, optional in zip(saved, grads, may_be_none, strict=False)
         ]
         results = list(backward_op(*inputs, *saved, *output_grads))
         out: list[Tensor | None] = []

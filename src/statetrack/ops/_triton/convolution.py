@@ -179,7 +179,8 @@ def _backward_kernel(
     x_ptr += (line * time + start) * channels
     dy_ptr += (line * time + start) * channels
     dx_ptr += (line * time + start) * channels
-    dfinal_ptr += b * (W - 1) * channels
+    if dfinal_ptr is not None:
+        dfinal_ptr += b * (W - 1) * channels
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
         dstart_ptr += b * (W - 1) * channels
@@ -226,10 +227,11 @@ def _backward_kernel(
             dx = weight[W - 1] * dz
             for j in tl.static_range(W - 1):
                 dx += weight[W - 2 - j] * dz_later[j]
-            # the last W - 1 inputs are the final state too
-            row = t - i - T + W - 1
-            limit = tl.where((row >= 0) & (t - i < T), channels, 0)
-            dx += tl.load(dfinal_ptr + row * channels + c, mask=c < limit, other=0.0).to(COMPUTE)
+            if dfinal_ptr is not None:  # the last W - 1 inputs are the final state too
+                row = t - i - T + W - 1
+                limit = tl.where((row >= 0) & (t - i < T), channels, 0)
+                final = tl.load(dfinal_ptr + row * channels + c, mask=c < limit, other=0.0)
+                dx += final.to(COMPUTE)
             limit = tl.where((t - i >= first) & (t - i < last), channels, 0)
             tl.store(dx_ptr + (t - i) * channels + c, dx, mask=c < limit)
             if start_ptr is not None:
@@ -322,7 +324,7 @@ def _backward(
     y: Tensor,
     state: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     grads = _backward_fake(x, weight, bias, use_silu, initial_state)
     dx, dweight, dbias, dstart, none = grads
@@ -340,7 +342,7 @@ def _backward(
             _contiguous(bias),
             _contiguous(initial_state),
             dy.contiguous(),
-            dstate.contiguous(),
+            _contiguous(dstate),
             dx,
             dstart,
             parts,
@@ -389,7 +391,7 @@ _op = differentiable_op(
     forward=_forward,
     forward_fake=_forward_fake,
     backward_schema=(
-        f"({_INPUTS}, Tensor y, Tensor state, Tensor dy, Tensor dstate)"
+        f"({_INPUTS}, Tensor y, Tensor state, Tensor dy, Tensor? dstate)"
         " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     backward=_backward,

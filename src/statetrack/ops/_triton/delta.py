@@ -35,7 +35,7 @@ from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
-from statetrack.ops._triton import _delta_chunked
+from statetrack.ops._triton import _delta_chunked, _delta_short
 from statetrack.ops._triton._ahead import compiled_ahead, launch
 from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
@@ -425,7 +425,10 @@ def _backward_kernel(
     e = tl.load(e_at, mask=in_v, other=0.0)
     beta, r, high, low = _load_coefficients(coef_at, N - 1, NORMALIZE, COMPUTE)
 
-    dstate = tl.load(dfinal_ptr + head * K * V + at, mask=in_state, other=0.0).to(COMPUTE)
+    if dfinal_ptr is not None:
+        dstate = tl.load(dfinal_ptr + head * K * V + at, mask=in_state, other=0.0).to(COMPUTE)
+    else:  # zeros laid out as what is loaded: tl.zeros is laid out in 168 registers, not 128
+        dstate = tl.load(final_ptr + at, mask=in_state & (length < 0), other=0.0).to(COMPUTE)
     segments = (length - 1) // EVERY  # as many states were saved
     for segment in range(segments, -1, -1):
         first = segment * EVERY
@@ -585,8 +588,16 @@ def _forward(
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, normalize, scale, initial_state)
     results = _forward_fake(*inputs, save, offsets, longest)
-    if results[1].numel() > 0:
-        with on_device_of(q):
+    y, state, e, _, coef = results
+    if state.numel() == 0:
+        return results
+    with on_device_of(q):
+        if _delta_short.takes(q, k, v, decay, state.dtype, longest):
+            _delta_short.forward(
+                _by_token(q), _by_token(k), _by_token(v), beta.contiguous(), normalize, scale,
+                _contiguous(initial_state), save, _contiguous(offsets), y, state, e, coef,
+            )  # fmt: skip
+        else:
             _launch_forward(*inputs, results, save, offsets, longest, repair=False)
     return results
 
@@ -698,12 +709,20 @@ def _backward(
     kept: Tensor,
     coef: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, normalize, scale, initial_state, save, offsets, longest)
     grads = _backward_fake(*inputs, y, state, e, kept, coef, dy, dstate)
     dq, dk, dv, dbeta, ddecay, dstart, _ = grads
     if state.numel() == 0:
+        return grads
+    if _delta_short.takes(q, k, v, decay, state.dtype, longest):
+        with on_device_of(q):
+            _delta_short.backward(
+                _by_token(q), _by_token(k), normalize, scale, _contiguous(offsets), state, e, coef,
+                dy.contiguous(), _contiguous(dstate), dq, dk, dv, dbeta,
+                None if initial_state is None else dstart,
+            )  # fmt: skip
         return grads
     batch, time, micro, heads, key = k.shape
     value = v.shape[-1]
@@ -726,7 +745,7 @@ def _backward(
             kept,
             coef,
             dy.contiguous(),
-            dstate.contiguous(),
+            _contiguous(dstate),
             slabs[0],
             slabs[1],
             dv,
@@ -778,7 +797,7 @@ def _backward_fake(
     kept: Tensor,
     coef: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, initial_state, None)  # offsets have no gradient
     return empty_grads(*inputs)
@@ -816,7 +835,7 @@ _op = differentiable_op(
     forward_fake=_forward_fake,
     backward_schema=(
         f"({_IN_PIECES}, Tensor y, Tensor state, Tensor e, Tensor kept, Tensor coef, Tensor dy,"
-        " Tensor dstate) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+        " Tensor? dstate) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     backward=_backward,
     backward_fake=_backward_fake,

@@ -249,7 +249,9 @@ def _backward_kernel(
     D = tl.zeros([BC], COMPUTE)
     if D_ptr is not None:
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
-    dh = tl.load(dfinal_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
+    dh = tl.zeros([BC, BN], COMPUTE)
+    if dfinal_ptr is not None:
+        dh = tl.load(dfinal_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
     dA = tl.zeros([BC, BN], COMPUTE)
     dD = tl.zeros([BC], COMPUTE)
 
@@ -469,7 +471,7 @@ def _backward(
     state: Tensor,
     kept: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     inputs = (u, delta, A, B, C, D, low, initial_state, save, offsets)
     grads = _backward_fake(*inputs, y, state, kept, dy, dstate)
@@ -494,7 +496,7 @@ def _backward(
             None if D is None else D.contiguous(),
             kept,
             dy.contiguous(),
-            dstate.contiguous(),
+            None if dstate is None else dstate.contiguous(),
             du,
             ddelta,
             dA_rows,
@@ -538,7 +540,7 @@ def _backward_fake(
     state: Tensor,
     kept: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     inputs = (u, delta, A, B, C, D, initial_state, None)  # offsets have no gradient
     return empty_grads(*inputs)
@@ -554,7 +556,7 @@ _op = differentiable_op(
     forward=_forward,
     forward_fake=_forward_fake,
     backward_schema=(
-        f"({_INPUTS}, Tensor y, Tensor state, Tensor kept, Tensor dy, Tensor dstate)"
+        f"({_INPUTS}, Tensor y, Tensor state, Tensor kept, Tensor dy, Tensor? dstate)"
         " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     backward=_backward,
