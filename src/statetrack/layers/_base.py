@@ -198,10 +198,31 @@ class ShortConvolution(nn.Module):
         )
 
 
+PARTS = 16
+"""Products that share a projection of a whole batch on a GPU, and so the gradient of its weights."""
+
+
+class Projection(nn.Linear):
+    """nn.Linear, on a GPU as `PARTS` products where there are enough tokens.
+
+    The gradient of the weights is a sum over all tokens. For the weights of several runs at once the
+    library does not cut that sum, and leaves it to a few blocks of the GPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.numel() // self.in_features
+        if not x.is_cuda or rows < 4096 or rows % PARTS:
+            return super().forward(x)
+        weight = self.weight.t().expand(PARTS, -1, -1)
+        y = torch.bmm(x.reshape(PARTS, -1, self.in_features), weight)
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias
+
+
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
     """A projection whose weights its owner draws in `reset_parameters`."""
     device = torch.get_default_device()
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device)
+    return nn.utils.skip_init(Projection, in_features, out_features, bias=bias, device=device)
 
 
 def reset_linear(module: nn.Linear, generator: torch.Generator | None) -> None:

@@ -53,7 +53,7 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch time d_model"]
     ) -> Float[Tensor, "batch time d_model"]:
-        gate, up = self.up_proj(x).chunk(2, dim=-1)
+        gate, up = (nn.functional.linear(x, part) for part in self.up_proj.weight.chunk(2))
         return self.down_proj(self.activation(gate) * up)
 
 
