@@ -199,13 +199,13 @@ class ShortConvolution(nn.Module):
 
 
 PARTS = 16
-"""Products that share a projection of a whole batch on a GPU, and so the gradient of its weights."""
+"""Products that share a projection of a batch on a GPU, and so the gradient of its weights."""
 
 
 class Projection(nn.Linear):
     """nn.Linear, on a GPU as `PARTS` products where there are enough tokens.
 
-    The gradient of the weights is a sum over all tokens. For the weights of several runs at once the
+    The gradient of the weights is a sum over all tokens. For weights of several runs at once the
     library does not cut that sum, and leaves it to a few blocks of the GPU.
     """
 
