@@ -29,7 +29,7 @@ def configs(mixer: str, task: str = "parity", **options: object) -> list[RunConf
         num_layers=2,
         **options,
     )
-    own = [  # at a rate of 3e-3 mLSTM makes 3e-3 of the last bit of its weights in 15 steps
+    own = [
         (0, OptimizerConfig(lr=1e-3)),
         (1, OptimizerConfig(lr=2e-3, weight_decay=0.1, clip_norm=0.1)),
         (2, OptimizerConfig(lr=3e-4, weight_decay=0.01, clip_norm=10.0)),
@@ -55,12 +55,18 @@ def losses(rows: list[list[Record]]) -> list[float]:
     return [r.value for new in rows for r in new if r.split == "train" and r.metric == "loss"]
 
 
+# What mLSTM's head norm is given at first is often smaller than the square root of its eps of 1e-5.
+# The norm is all but a jump there: 1e-6 of the weights became 7e-7 to 2e-2 of the loss, by the
+# luck of the data (12 streams, on the CPU). With an eps of 1e-2 it became 5e-6 at most.
+SMOOTH = {"MLSTM": {"norm_eps": 1e-2}}
+
+
 @pytest.mark.parametrize(
     ("mixer", "task"),
     [("DeltaNet", "parity"), ("Mamba", "mod_arithmetic"), ("SLSTM", "parity"), ("MLSTM", "parity")],
 )
 def test_together_is_alone(mixer: str, task: str) -> None:
-    runs = configs(mixer, task)
+    runs = configs(mixer, task, **SMOOTH.get(mixer, {}))
     stack = Stack(runs, device="cuda")
     together = list(stack)
     for r, config in enumerate(runs):

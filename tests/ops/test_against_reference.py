@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
@@ -218,6 +219,31 @@ def test_vmap_folds_into_the_batch(case: Case, backend: str) -> None:
         assert relative_error(y[run], y_run) < 1e-12
         for got, want in zip(grads, expected, strict=True):
             assert relative_error(got[run], want) < 1e-10
+
+
+class Listening(TorchDispatchMode):
+    """Hears the names of all ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.heard.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("case", "backend"), FAST)
+def test_one_op_to_those_who_listen(case: Case, backend: str) -> None:
+    """A mode sees one op forward and one backward; their numbers are those of the direct call."""
+    inputs = case.inputs(30)
+    outputs, grads = with_grads(case, inputs, backend)
+    with Listening() as listening:
+        heard_outputs, heard_grads = with_grads(case, inputs, backend)
+    ours = [name for name in listening.heard if name.startswith("statetrack::")]
+    assert len(ours) == 2 and ours[1] == f"{ours[0]}_backward"
+    for name, value in (outputs | grads).items():
+        assert torch.equal(value, (heard_outputs | heard_grads)[name])
 
 
 @pytest.mark.parametrize(("case", "backend"), FAST)

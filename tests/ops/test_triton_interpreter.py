@@ -459,7 +459,7 @@ else:
         assert done.stdout.count("compiles") == len(ONE_PER_OP)
 
     def test_registered_as_it_should_be() -> None:
-        from statetrack.ops._triton import (
+        from statetrack.ops._triton import (  # noqa: F401
             convolution,
             delta,
             diagonal,
@@ -468,32 +468,39 @@ else:
             slstm,
         )
 
+        registered = torch.ops.statetrack
         x = {name: t.requires_grad_() for name, t in CASES[0].inputs(1).items()}
-        torch.library.opcheck(diagonal._op, (x["decay"], x["inputs"], x["initial_state"]))
+        torch.library.opcheck(
+            registered.diagonal_scan_triton.default, (x["decay"], x["inputs"], x["initial_state"])
+        )
         case = next(case for case in CASES if case.label == "three-gated")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         args = (x["q"], x["k"], x["v"], x["beta"], x["decay"], True, 2.0, x["initial_state"], True)
-        torch.library.opcheck(delta._op, (*args, None, 2))
+        torch.library.opcheck(registered.delta_product_triton.default, (*args, None, 2))
         cut = torch.tensor([[0, 1, 2], [0, 2, 2]])
-        torch.library.opcheck(delta._op, (*args[:7], None, True, cut, 2))
+        torch.library.opcheck(
+            registered.delta_product_triton.default, (*args[:7], None, True, cut, 2)
+        )
         case = next(case for case in CASES if case.op == "selective_scan")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         A, D = x["A"].detach()[None].requires_grad_(), x["D"].detach()[None].requires_grad_()
         args = (x["u"], x["delta"], A, x["B"], x["C"], D, -1.0, x["initial_state"], True)
-        torch.library.opcheck(selective._op, (*args, None))
+        torch.library.opcheck(registered.selective_scan_triton.default, (*args, None))
         case = next(case for case in CASES if case.op == "slstm_scan")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         R = x["R"].detach()[None].requires_grad_()
-        torch.library.opcheck(slstm._op, (x["gates"], R, x["initial_state"], True))
+        torch.library.opcheck(
+            registered.slstm_scan_triton.default, (x["gates"], R, x["initial_state"], True)
+        )
         case = next(case for case in CASES if case.op == "linear_attention")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         args = (x["q"], x["k"], x["v"], x["decay"], 0.7, x["initial_state"], True)
-        torch.library.opcheck(linear_attention._op, args)
+        torch.library.opcheck(registered.linear_attention_triton.default, args)
         case = next(case for case in CASES if case.op == "short_convolution")
         x = {name: t.requires_grad_() for name, t in case.inputs(3).items()}
         weight, bias = (x[n].detach()[None].requires_grad_() for n in ("weight", "bias"))
         args = (x["x"], weight, bias, True, x["initial_state"])
-        torch.library.opcheck(convolution._op, (*args, None))
+        torch.library.opcheck(registered.short_convolution_triton.default, (*args, None))
 
     def test_inference_saves_nothing() -> None:
         from statetrack.ops._triton import delta

@@ -51,6 +51,7 @@ CASES = [
     tiny.config(),
     tiny.config(task="parity_dense"),
     tiny.config(model=tiny.model("Mamba"), task="parity"),
+    tiny.config(model=tiny.model("MLSTM"), task="parity"),
     tiny.config(
         task="s3",
         model=paper_config("DeltaProduct", vocab_size=13, d_model=8, num_heads=2, num_layers=2),

@@ -51,11 +51,11 @@ def _backward(
     """g_t = dh_t + a*_{t+1} g_{t+1} is the gradient of x_t; that of a_t is g_t h*_{t-1}."""
     g = torch.empty_like(states)
     g[:, -1] = d_states[:, -1] + d_final
-    _scan(decay[:, 1:].conj(), d_states[:, :-1], g[:, -1].clone(), g[:, :-1], True)
+    _scan(decay[:, 1:].conj_physical(), d_states[:, :-1], g[:, -1].clone(), g[:, :-1], True)
     d_decay = torch.empty_like(g)
-    d_decay[:, 0] = g[:, 0] * start.conj()
-    torch.mul(g[:, 1:], states[:, :-1].conj(), out=d_decay[:, 1:])
-    d_start = torch.mul(decay[:, 0].conj(), g[:, 0], out=torch.empty_like(g[:, 0]))
+    d_decay[:, 0] = g[:, 0] * start.conj_physical()
+    torch.mul(g[:, 1:], states[:, :-1].conj_physical(), out=d_decay[:, 1:])
+    d_start = torch.mul(decay[:, 0].conj_physical(), g[:, 0], out=torch.empty_like(g[:, 0]))
     return d_decay, g, d_start
 
 
