@@ -29,7 +29,9 @@ RESULTS = Path(__file__).parent / "results" / "numerics_cpu.json"
 Pieces = list[Tensor]  # the state at each of LENGTHS, [KEY_COUNTS · SEEDS, 1, key, value]
 
 
-def reflections(size: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
+def reflections(
+    size: int, dtype: torch.dtype, value: int = VALUE
+) -> tuple[dict[str, Tensor], Tensor]:
     """Inputs with one sequence per number of keys and seed, and the state they start from."""
     sequences = []
     for count in KEY_COUNTS:
@@ -37,9 +39,9 @@ def reflections(size: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tenso
             generator = torch.Generator().manual_seed(100 * size + 10 * count + seed)
             keys = torch.randn(count, size, generator=generator)
             order = torch.randint(count, (LENGTHS[-1],), generator=generator)
-            writes = torch.zeros(LENGTHS[-1], VALUE)
-            writes[:WRITES] = torch.randn(WRITES, VALUE, generator=generator)
-            state = torch.randn(size, VALUE, generator=generator)
+            writes = torch.zeros(LENGTHS[-1], value)
+            writes[:WRITES] = torch.randn(WRITES, value, generator=generator)
+            state = torch.randn(size, value, generator=generator)
             sequences.append((keys[order], writes, state))
     k, v, state = (torch.stack(x) for x in zip(*sequences, strict=True))
     k, v = k[:, :, None].to(dtype), v[:, :, None].to(dtype)

@@ -3,7 +3,8 @@
     python benchmarks/numerics_gpu.py --out numerics_gpu.json
 
 Same inputs, same float64 definition; bfloat16 and float32 inputs for ours, bfloat16 for fla's
-chunked kernel (it refuses float32). Rows are written as they come; what is not finite is null.
+chunked kernel (it refuses float32). With 16 values a head goes token by token, with 64 in chunks,
+which are for bfloat16 alone. Rows are written as they come; what is not finite is null.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numerics
 import torch
-from numerics import KEY_COUNTS, LENGTHS, Pieces, drift, error, reflections, states, worst
+from numerics import KEY_COUNTS, LENGTHS, VALUE, Pieces, drift, error, reflections, states, worst
 from torch import Tensor
 
 
@@ -56,14 +57,15 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
     }
 
-    def add(who: str, dtype: torch.dtype, size: int, got: Pieces, exact: Pieces) -> None:
+    def add(who: str, inputs: dict[str, Tensor], got: Pieces, exact: Pieces) -> None:
         got = [x.cpu() for x in got]
         errors, drifts = worst(error, got, exact), worst(drift, got, exact)
         for i, keys in enumerate(KEY_COUNTS):
             row = {
                 "way": who,
-                "inputs": str(dtype).removeprefix("torch."),
-                "head_size": size,
+                "inputs": str(inputs["k"].dtype).removeprefix("torch."),
+                "head_size": inputs["k"].shape[-1],
+                "values": inputs["v"].shape[-1],
                 "keys": keys,
                 "length": LENGTHS,
                 "state_error": finite(errors[i]),
@@ -73,23 +75,29 @@ def main() -> None:
             print(json.dumps(row), flush=True)
         out.write_text(json.dumps(record, indent=1) + "\n")
 
+    narrow, wide = torch.bfloat16, torch.float32
     cases = []
-    for size in (32, 128):
-        for dtype in (torch.bfloat16, torch.float32):
-            inputs, start = reflections(size, dtype)
-            wide = {name: x.double() for name, x in inputs.items()}
-            exact = states(wide, start.double(), backend="reference")
-            moved = {name: x.to(device) for name, x in inputs.items()}
-            add("triton", dtype, size, states(moved, start.to(device), backend="triton"), exact)
-            if dtype == torch.bfloat16:
-                cases.append((size, moved, start.to(device), exact))
+    for size, value, dtype in (
+        (32, VALUE, narrow),
+        (32, VALUE, wide),
+        (128, VALUE, narrow),
+        (128, VALUE, wide),
+        (128, 64, narrow),
+    ):
+        inputs, start = reflections(size, dtype, value)
+        in_float64 = {name: x.double() for name, x in inputs.items()}
+        exact = states(in_float64, start.double(), backend="reference")
+        inputs, start = {name: x.to(device) for name, x in inputs.items()}, start.to(device)
+        add("triton", inputs, states(inputs, start, backend="triton"), exact)
+        if dtype == narrow:
+            cases.append((inputs, start, exact))
     try:
         versions["fla-core"] = metadata.version("fla-core")
     except metadata.PackageNotFoundError:
         print("fla is not installed: its rows are left out")
         return
-    for size, moved, start, exact in cases:
-        add("fla chunk", torch.bfloat16, size, fla_states(moved, start), exact)
+    for inputs, start, exact in cases:
+        add("fla chunk", inputs, fla_states(inputs, start), exact)
 
 
 if __name__ == "__main__":
