@@ -1,6 +1,7 @@
 """Every backend of every op equals the float64 reference, in the forward pass and all gradients."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
@@ -244,6 +246,16 @@ def test_one_op_to_those_who_listen(case: Case, backend: str) -> None:
     assert len(ours) == 2 and ours[1] == f"{ours[0]}_backward"
     for name, value in (outputs | grads).items():
         assert torch.equal(value, (heard_outputs | heard_grads)[name])
+
+
+@pytest.mark.parametrize(("case", "backend"), FAST)
+def test_the_same_from_a_checkpoint(case: Case, backend: str) -> None:
+    leaves = {name: x.requires_grad_() for name, x in case.inputs(20).items()}
+    grads = []
+    for run in (case.run, partial(checkpoint, case.run, use_reentrant=False)):
+        y, _ = run(leaves, backend)
+        grads.append(torch.autograd.grad(y.real.sum(), list(leaves.values())))
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
 
 
 @pytest.mark.parametrize(("case", "backend"), FAST)

@@ -79,8 +79,8 @@ def differentiable_op(
         ctx.set_materialize_grads(False)  # none are wanted for what was only saved
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = ctx.saved_tensors[: len(tensors)]
-        results = ctx.saved_tensors[len(tensors) :]
+        saved = ctx.saved_tensors  # once: a checkpoint computes them again for whoever asks
+        given, results = saved[: len(tensors)], saved[len(tensors) :]
         inputs: list[Any] = [None] * len(arguments)
         for i, value in zip([*tensors, *constants], [*given, *ctx.constants], strict=True):
             inputs[i] = value
