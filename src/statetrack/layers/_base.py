@@ -200,10 +200,12 @@ class ShortConvolution(nn.Module):
 
 PARTS = 16
 """Products that share a projection of a batch on a GPU, and so the gradient of its weights."""
+SMALL = 2**18
+"""Weights of a projection that is worth it: each product has a gradient as large as them."""
 
 
 class Projection(nn.Linear):
-    """nn.Linear, on a GPU as `PARTS` products where there are enough tokens.
+    """nn.Linear, on a GPU as `PARTS` products where there are many tokens and few weights.
 
     The gradient of the weights is a sum over all tokens. For weights of several runs at once the
     library does not cut that sum, and leaves it to a few blocks of the GPU.
@@ -211,7 +213,7 @@ class Projection(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.numel() // self.in_features
-        if not x.is_cuda or rows < 4096 or rows % PARTS:
+        if not x.is_cuda or rows < 4096 or rows % PARTS or self.weight.numel() > SMALL:
             return super().forward(x)
         weight = self.weight.t().expand(PARTS, -1, -1)
         y = torch.bmm(x.reshape(PARTS, -1, self.in_features), weight)
