@@ -97,22 +97,20 @@ def differentiable_op(
 
     forward_op.register_autograd(run_backward, setup_context=setup_context)
 
-    class Direct(torch.autograd.Function):
-        """The op without its dispatch."""
+    def run_forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output = forward(*inputs)
+        setup_context(ctx, inputs, output)
+        return output
 
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-            output = forward(*inputs)
-            setup_context(ctx, inputs, output)
-            return output
-
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            return run_backward(ctx, *grads)
+    once = once_differentiable(run_backward)
+    direct: Any = type(  # the op without its dispatch, under its name to a profiler
+        name,
+        (torch.autograd.Function,),
+        {"forward": staticmethod(run_forward), "backward": staticmethod(once)},
+    )
 
     def call(*inputs: Any) -> tuple[Tensor, ...]:
-        return Direct.apply(*inputs) if _plain(inputs) else forward_op(*inputs)
+        return direct.apply(*inputs) if _plain(inputs) else forward_op(*inputs)
 
     return call
 
