@@ -259,6 +259,18 @@ def test_the_same_from_a_checkpoint(case: Case, backend: str) -> None:
 
 
 @pytest.mark.parametrize(("case", "backend"), FAST)
+def test_gradients_in_a_batch(case: Case, backend: str) -> None:
+    leaves = {name: x.requires_grad_() for name, x in case.inputs(20).items()}
+    y, _ = case.run(leaves, backend)
+    rows = torch.stack([torch.ones_like(y), y.detach().cos()])
+    gradient = partial(torch.autograd.grad, y, list(leaves.values()), retain_graph=True)
+    together = gradient(rows, is_grads_batched=True)
+    alone = [gradient(row) for row in rows]
+    for i, got in enumerate(together):
+        assert relative_error(got, torch.stack([grads[i] for grads in alone])) < 1e-12
+
+
+@pytest.mark.parametrize(("case", "backend"), FAST)
 def test_autocast_changes_nothing(case: Case, backend: str) -> None:
     inputs = single(case.inputs(30))
     plain, _ = case.run(inputs, backend)

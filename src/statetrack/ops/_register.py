@@ -88,7 +88,7 @@ def differentiable_op(
             torch.zeros_like(output) if grad is None and not optional else grad
             for output, grad, optional in zip(results, grads, may_be_none, strict=False)
         ]
-        run = backward if _plain(given) else backward_op
+        run = backward if _plain([*given, *grads]) else backward_op
         found: list[Tensor | None] = [None] * len(arguments)
         for i, grad in zip(tensors, run(*inputs, *results, *output_grads), strict=True):
             if inputs[i] is not None and not _integral(inputs[i]):
@@ -118,14 +118,18 @@ def differentiable_op(
 def _plain(values: Iterable[Any]) -> bool:
     """Whether nothing but autograd sees what is done to these values.
 
-    Not so under a compiler, for fake tensors and other subclasses, inside `torch.func`, and where a
-    mode is told of every op, as by tracers and counters.
+    Not so under a compiler, for fake tensors and other subclasses, inside `torch.func`, for batches
+    of gradients, and where a mode is told of every op, as by tracers and counters.
     """
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
-        and all(type(x) in (Tensor, Parameter) for x in values if isinstance(x, Tensor))
+        and all(
+            type(x) in (Tensor, Parameter) and not torch._C._functorch.is_legacy_batchedtensor(x)
+            for x in values
+            if isinstance(x, Tensor)
+        )
     )
 
 
