@@ -270,6 +270,20 @@ def test_gradients_in_a_batch(case: Case, backend: str) -> None:
         assert relative_error(got, torch.stack([grads[i] for grads in alone])) < 1e-12
 
 
+@pytest.mark.parametrize(("case", "backend"), ALL)
+def test_second_derivatives_are_the_references(case: Case, backend: str) -> None:
+    leaves = {name: x.requires_grad_() for name, x in case.inputs(4).items()}
+    y, _ = case.run(leaves, backend)
+    loss = y.abs().square().sum()
+    grads = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+    size = sum(grad.abs().square().sum() for grad in grads)
+    if backend == "reference":
+        torch.autograd.grad(size, list(leaves.values()))
+    else:
+        with pytest.raises(RuntimeError, match="no second derivative; backend='reference' has"):
+            torch.autograd.grad(size, list(leaves.values()))
+
+
 @pytest.mark.parametrize(("case", "backend"), FAST)
 def test_autocast_changes_nothing(case: Case, backend: str) -> None:
     inputs = single(case.inputs(30))

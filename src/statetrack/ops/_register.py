@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 
 __all__ = ["compute_dtype", "differentiable_op", "empty_grads"]
@@ -88,25 +87,29 @@ def differentiable_op(
             torch.zeros_like(output) if grad is None and not optional else grad
             for output, grad, optional in zip(results, grads, may_be_none, strict=False)
         ]
-        run = backward if _plain([*given, *grads]) else backward_op
+        once = not torch.is_grad_enabled()  # no derivative of this is wanted
+        run = backward if once and _plain([*given, *grads]) else backward_op
         found: list[Tensor | None] = [None] * len(arguments)
         for i, grad in zip(tensors, run(*inputs, *results, *output_grads), strict=True):
             if inputs[i] is not None and not _integral(inputs[i]):
                 found[i] = grad
         return tuple(found)
 
+    def refuse(ctx: Any, *grads: Tensor | None) -> None:
+        raise RuntimeError(f"{name} has no second derivative; backend='reference' has")
+
     forward_op.register_autograd(run_backward, setup_context=setup_context)
+    backward_op.register_autograd(refuse)
 
     def run_forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         output = forward(*inputs)
         setup_context(ctx, inputs, output)
         return output
 
-    once = once_differentiable(run_backward)
     direct: Any = type(  # the op without its dispatch, under its name to a profiler
         name,
         (torch.autograd.Function,),
-        {"forward": staticmethod(run_forward), "backward": staticmethod(once)},
+        {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)},
     )
 
     def call(*inputs: Any) -> tuple[Tensor, ...]:
