@@ -3,8 +3,9 @@
     python benchmarks/numerics_gpu.py --out numerics_gpu.json
 
 Same inputs, same float64 definition; bfloat16 and float32 inputs for ours, bfloat16 for fla's
-chunked kernel (it refuses float32). With 16 values a head goes token by token, with 64 in chunks,
-which are for bfloat16 alone. Rows are written as they come; what is not finite is null.
+chunked kernel (it refuses float32). In bfloat16 a head of 128 x 64 goes in chunks of 64 tokens, one
+of 32 x 16 in chunks of 16 up to the first of LENGTHS; the rest goes token by token. Rows are
+written as they come; what is not finite is null.
 """
 
 import argparse

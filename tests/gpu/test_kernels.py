@@ -83,7 +83,11 @@ def test_bfloat16_inputs(case: Case) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @pytest.mark.parametrize(
-    ("key", "value"), [(16, 16), (32, 32), (64, 64), (128, 128), (256, 256), (32, 64), (96, 48)]
+    ("key", "value"),
+    [
+        *((size, size) for size in (16, 32, 64, 128, 256)),
+        *((16, 32), (32, 16), (32, 64), (96, 48)),
+    ],
 )
 def test_delta_at_every_tile(key: int, value: int, gated: bool, dtype: torch.dtype) -> None:
     """Each head size has its own (tile, warps)."""

@@ -13,19 +13,32 @@ ROWS, TIME, HEADS, DIM = 2, 700, 4, 32
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
 
 
-def cuts() -> ops.Pieces:
-    """One piece beyond the distance of saved states, empty ones, and many of ordinary lengths."""
-    rows = [[300, 0, 1, 40, 39, 20, 100, 200, 0], [3, 260, 37, 0, 0, 200, 200, 0, 0]]
-    ends = torch.tensor(rows).cumsum(1)
+# One piece beyond the distance of saved states, empty ones, and many of ordinary lengths.
+LONG = [[300, 0, 1, 40, 39, 20, 100, 200, 0], [3, 260, 37, 0, 0, 200, 200, 0, 0]]
+# What the short delta rule takes in chunks of 16.
+SHORT = [[200, 0, 1, 16, 17, 200, 256, 10], [40, 40, 40, 40, 40, 100, 200, 200]]
+
+
+def cuts(lengths: list[list[int]]) -> ops.Pieces:
+    ends = torch.tensor(lengths).cumsum(1)
     assert (ends[:, -1] == TIME).all()
-    return ops.Pieces(torch.cat([torch.zeros(ROWS, 1).long(), ends], dim=1).cuda(), 300)
+    offsets = torch.cat([torch.zeros(ROWS, 1).long(), ends], dim=1)
+    return ops.Pieces(offsets.cuda(), max(max(row) for row in lengths))
 
 
 def random(*shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda", generator=torch.Generator("cuda").manual_seed(7))
 
 
-def compare(op: str, inputs: dict[str, Tensor], dtype: torch.dtype, **options: object) -> None:
+def compare(
+    op: str,
+    inputs: dict[str, Tensor],
+    dtype: torch.dtype,
+    lengths: list[list[int]] = LONG,
+    use_states: bool = True,
+    **options: object,
+) -> None:
+    pieces = cuts(lengths)
     low = {name: x.to(dtype) for name, x in inputs.items()}
     results = []
     for backend, values in (
@@ -33,8 +46,10 @@ def compare(op: str, inputs: dict[str, Tensor], dtype: torch.dtype, **options: o
         ("reference", {name: x.double() for name, x in low.items()}),
     ):
         leaves = {name: x.clone().requires_grad_() for name, x in values.items()}
-        y, states = getattr(ops, op)(**leaves, **options, pieces=cuts(), backend=backend)
-        loss = y.double().square().sum() + states.double().sin().sum()
+        y, states = getattr(ops, op)(**leaves, **options, pieces=pieces, backend=backend)
+        loss = y.double().square().sum()
+        if use_states:
+            loss = loss + states.double().sin().sum()
         results.append((y, states, *torch.autograd.grad(loss, list(leaves.values()))))
     for name, got, want in zip(("y", "states", *inputs), *results, strict=True):
         assert relative_error(got, want) < TOLERANCE[dtype], name
@@ -53,6 +68,15 @@ def test_delta(dtype: torch.dtype, gated: bool) -> None:
     if gated:
         inputs["decay"] = torch.tanh(2 * random(ROWS, TIME, HEADS))
     compare("delta_product", inputs, dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("use_states", [False, True], ids=["y", "y and states"])
+def test_short_delta(dtype: torch.dtype, use_states: bool) -> None:
+    q, k, v = (random(ROWS, TIME, HEADS, DIM).roll(i, 1) for i in range(3))
+    beta = 2 * torch.sigmoid(3 * random(ROWS, TIME, HEADS))
+    inputs = {"q": q, "k": k, "v": v, "beta": beta}
+    compare("delta_rule", inputs, dtype, SHORT, use_states)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

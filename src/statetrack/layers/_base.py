@@ -215,10 +215,14 @@ class Projection(nn.Linear):
         rows = x.numel() // self.in_features
         if not x.is_cuda or rows < 4096 or rows % PARTS or self.weight.numel() > SMALL:
             return super().forward(x)
-        weight = self.weight.t().expand(PARTS, -1, -1)
-        y = torch.bmm(x.reshape(PARTS, -1, self.in_features), weight)
-        y = y.view(*x.shape[:-1], self.out_features)
-        return y if self.bias is None else y + self.bias
+        return in_parts(x, self.weight, self.bias)
+
+
+def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """nn.functional.linear as `PARTS` products, each of a share of the rows of x."""
+    weights = weight.t().expand(PARTS, -1, -1)
+    y = torch.bmm(x.reshape(PARTS, -1, x.shape[-1]), weights).view(*x.shape[:-1], -1)
+    return y if bias is None else y + bias
 
 
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:

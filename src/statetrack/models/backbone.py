@@ -53,6 +53,7 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch time d_model"]
     ) -> Float[Tensor, "batch time d_model"]:
+        # two products: one would have its two gradients copied into one
         gate, up = (nn.functional.linear(x, part) for part in self.up_proj.weight.chunk(2))
         return self.down_proj(self.activation(gate) * up)
 
