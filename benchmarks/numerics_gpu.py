@@ -1,6 +1,7 @@
 """The reflections of numerics.py on a GPU: our kernel and, where it is installed, fla's.
 
     python benchmarks/numerics_gpu.py --out numerics_gpu.json
+    python benchmarks/numerics_gpu.py --plot benchmarks/results/numerics_gpu.json   # needs no GPU
 
 Same inputs, same float64 definition; bfloat16 and float32 inputs for ours, bfloat16 for fla's
 chunked kernel (it refuses float32). In bfloat16 a head of 128 x 64 goes in chunks of 64 tokens, one
@@ -14,6 +15,7 @@ import math
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numerics
 import torch
@@ -44,11 +46,41 @@ def finite(numbers: Tensor) -> list[float | None]:
     return [x if math.isfinite(x) else None for x in numbers.tolist()]
 
 
+def plot(rows: list[dict[str, Any]]) -> None:
+    """The error of the state against length, five keys and bfloat16 inputs."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for row in rows:
+        if row["keys"] == 5 and row["inputs"] == "bfloat16":
+            ours = row["way"] == "triton"
+            axes.loglog(
+                row["length"],
+                row["state_error"],
+                "o-" if ours else "x--",
+                label=f"{'ours' if ours else row['way']}, {row['head_size']} x {row['values']}",
+            )
+    axes.axhline(0.01, color="grey", linewidth=0.8)
+    axes.text(256, 0.013, "1 %", color="grey", fontsize=8)
+    axes.set_xlabel("tokens, each a reflection along one of five keys")
+    axes.set_ylabel("relative error of the state")
+    figure.legend(loc="outside right upper", fontsize=7)
+    figure.savefig(Path(__file__).parents[1] / "docs" / "images" / "gpu_numerics.png", dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     default = numerics.RESULTS.with_name("numerics_gpu.json")
     parser.add_argument("--out", type=Path, default=default)
-    out = parser.parse_args().out
+    parser.add_argument("--plot", type=Path, help="draw the rows of this file instead")
+    options = parser.parse_args()
+    if options.plot:
+        plot(json.loads(options.plot.read_text())["rows"])
+        return
+    out = options.out
     device = torch.device("cuda")
     versions = {name: metadata.version(name) for name in ("torch", "triton")}
     record = {

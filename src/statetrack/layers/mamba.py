@@ -113,7 +113,8 @@ class Mamba(LayerInPieces):
     def _convolved(
         self, x: Tensor, state: LayerState, pieces: ops.Pieces | None = None
     ) -> tuple[Tensor, Tensor, LayerState]:
-        u, z = self.in_proj(x).chunk(2, dim=-1)
+        # two products: halves of one would have to be copied for the convolution
+        u, z = (nn.functional.linear(x, part) for part in self.in_proj.weight.chunk(2))
         if self.conv is None:
             return silu(u), z, {}
         u, history = self.conv(u, state.get("conv"), activation="silu", pieces=pieces)

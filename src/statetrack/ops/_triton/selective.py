@@ -380,6 +380,23 @@ def _backward_kernel(
         tl.store(dstart_ptr + b * size + at, dh, mask=inside)
 
 
+@triton.jit
+@no_type_check
+def _sum_kernel(parts_ptr, dB_ptr, dC_ptr, size, count, BLOCK: tl.constexpr, COMPUTE: tl.constexpr):
+    """dB and dC, of `size` numbers each, from `count` parts [2, count, size] of both."""
+    which = tl.program_id(1)
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = parts_ptr + which.to(tl.int64) * count * size + i
+    total = tl.zeros([BLOCK], COMPUTE)
+    for _ in range(count):
+        total += tl.load(at, mask=i < size, other=0.0)
+        at += size
+    if which == 0:
+        tl.store(dB_ptr + i, total, mask=i < size)
+    else:
+        tl.store(dC_ptr + i, total, mask=i < size)
+
+
 # ------------------------------------------------------------------------------------- launches
 
 
@@ -484,8 +501,7 @@ def _backward(
     blocks = triton.cdiv(channels, block)
     dA_rows = torch.empty_like(state)
     dD_rows = None if D is None else state.new_empty(len(state), channels)
-    dB_parts = state.new_empty(blocks, batch, time, size)
-    dC_parts = torch.empty_like(dB_parts)
+    parts = state.new_empty(2, blocks, batch, time, size)  # of dB and dC
     with on_device_of(u):
         _backward_kernel[(len(state) * blocks,)](
             u.contiguous(),
@@ -500,8 +516,8 @@ def _backward(
             du,
             ddelta,
             dA_rows,
-            dB_parts,
-            dC_parts,
+            parts[0],
+            parts[1],
             dD_rows,
             None if initial_state is None else dstart,
             None if offsets is None else offsets.contiguous(),
@@ -517,9 +533,11 @@ def _backward(
             COMPUTE=triton_dtype(state.dtype),
             num_warps=1,
         )
+        numbers = batch * time * size
+        _sum_kernel[(triton.cdiv(numbers, 1024), 2)](
+            parts, dB, dC, numbers, blocks, BLOCK=1024, COMPUTE=triton_dtype(state.dtype)
+        )
     dA.copy_(dA_rows.unflatten(0, (A.shape[0], -1)).sum(1))
-    dB.copy_(dB_parts.sum(0))
-    dC.copy_(dC_parts.sum(0))
     if D is not None and dD_rows is not None:
         dD.copy_(dD_rows.unflatten(0, (D.shape[0], -1)).sum(1))
     return grads
