@@ -5,12 +5,14 @@
 Ours is `training.stack.Stack`: sampling, forward, backward, clipping, AdamW and schedule as one
 CUDA graph. The paper's way is fla's DeltaNet layer in the same blocks, eager, on batches padded to
 256. Every row says how long it took from the configs to the first step, too (`start_s`). Without a
-GPU it times three of the demo's runs together and one after the other, on one core.
+GPU it times three of the demo's runs together and one after the other, and ragged batches in groups
+of similar length and padded, on one core.
 """
 
 import argparse
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import json
 import statistics
@@ -27,7 +29,7 @@ from torch import nn
 from statetrack import tasks
 from statetrack.experiments.demo import demo
 from statetrack.models import paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session
+from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session, packing
 from statetrack.training.stack import Stack
 
 WIDTH, PADDED = 128, 256
@@ -163,24 +165,47 @@ def paper_way(*, mlp: bool, padded: int) -> tuple[float, float]:
 
 
 def on_the_cpu() -> list[dict[str, Any]]:
-    """Three of the demo's runs together and one after the other, on one core, in turn."""
+    """Steps on one core, each row in turn with the one it is compared with."""
     torch.set_num_threads(1)
-    rows = []
+    rows, groups = [], packing.GROUPS
+
+    def add(work: str, rounds: int, **ways: Callable[[], float]) -> None:
+        times: dict[str, list[float]] = {who: [] for who in ways}
+        for _ in range(rounds):
+            for who, seconds in ways.items():
+                times[who].append(seconds())
+        for who, found in times.items():
+            who, ms = who.replace("_", " "), statistics.median(found[1:]) * 1e3  # 0 warms up
+            rows.append({"work": work, "who": f"ours, {who}", "ms": round(ms, 2)})
+            print(f"{work:48} {who:26} {ms:.2f} ms", flush=True)
+
     for base in (config for config in demo() if config.model.mixer_options["eigen_range"][0] < 0):
         runs = [dataclasses.replace(base, seed=seed, data_seed=seed) for seed in range(3)]
         stack, sessions = Stack(runs), [Session(run) for run in runs]
-        together, alone = [], []
-        for _ in range(6):
-            together.append(_seconds(lambda stack=stack: stack._train(1)))
-            alone.append(
-                sum(_seconds(lambda s=s: s._train_step(s._next_batch())) for s in sessions)
-            )
-        work = f"three runs of the demo's {base.model.mixer}, one thread"
-        for who, times in (("ours, together", together), ("ours, one after the other", alone)):
-            ms = statistics.median(times[1:]) * 1e3  # the first one warms up
-            rows.append({"work": work, "who": who, "ms": round(ms, 2)})
-            print(f"{work:48} {who:26} {ms:.2f} ms", flush=True)
+        add(
+            f"three runs of the demo's {base.model.mixer}, one thread",
+            6,
+            together=lambda stack=stack: _seconds(lambda: stack._train(1)),
+            one_after_the_other=lambda sessions=sessions: sum(map(_trained, sessions)),
+        )
+    for mixer in ("DeltaNet", "Mamba", "MLSTM", "SLSTM"):
+        session = Session(config("parity", mixer, 2, 256, 0))
+
+        def trained(at_most: int, session: Session = session) -> float:
+            packing.GROUPS = at_most
+            return _trained(session, steps=2)
+
+        add(
+            f"parity {mixer} 2x128 B256 T40, one thread",
+            6,
+            in_groups=functools.partial(trained, groups),
+            padded=functools.partial(trained, 1),
+        )
     return rows
+
+
+def _trained(session: Session, steps: int = 20) -> float:
+    return _seconds(lambda: session._train_step(session._next_batch()), steps)
 
 
 def _seconds(step: Callable[[], object], steps: int = 20) -> float:

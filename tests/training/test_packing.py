@@ -1,4 +1,4 @@
-"""Sequences end to end in one row give every run the losses of its padded batch."""
+"""Sequences end to end in one row, or in groups, give every run the losses of its padded batch."""
 
 import pytest
 import torch
@@ -6,7 +6,9 @@ import torch
 from statetrack import ops, tasks
 from statetrack.models import Tagger, paper_config
 from statetrack.tasks import IGNORE
-from statetrack.training.packing import in_rows, packed, room_for
+from statetrack.training import Session, packing
+from statetrack.training.packing import by_length, in_rows, narrow, packed, room_for
+from tests.training import tiny
 
 RUNS, BATCH = 2, 6
 
@@ -95,3 +97,48 @@ def test_a_layout_keeps_its_place(dense: bool) -> None:
     assert kept.tokens.data_ptr() == place
     assert torch.equal(kept.tokens, second.tokens) and torch.equal(kept.targets, second.targets)
     assert (kept.read_at is None) == dense
+
+
+def test_groups_hold_every_sequence_once_and_little_padding() -> None:
+    batch = a_batch("mod_arithmetic_brackets")
+    groups = by_length(batch, 5)
+    assert [len(group.tokens) for group in groups] == [5, 5, 2]
+    found = []
+    for group in groups:
+        assert group.tokens.shape[1] == int(group.num_tokens.max())
+        for tokens, targets, size in zip(
+            group.tokens, group.targets, group.num_tokens, strict=True
+        ):
+            found.append((tokens[:size].tolist(), targets[:size].tolist()))
+    sizes = batch.num_tokens
+    rows = zip(batch.tokens, batch.targets, sizes, strict=True)
+    given = [(tokens[:size].tolist(), targets[:size].tolist()) for tokens, targets, size in rows]
+    assert sorted(found) == sorted(given)
+    assert [len(tokens) for tokens, _ in found] == sorted(sizes.tolist())
+
+
+def test_only_large_and_ragged_batches_go_in_groups() -> None:
+    task, generator = tasks.get("parity"), torch.Generator().manual_seed(0)
+    ragged = task.sample(256, 40, min_length=3, generator=generator)
+    even = task.sample(256, 40, min_length=38, generator=generator)
+    assert len(narrow(ragged, 128)) == 4 and narrow(ragged, 8) == [ragged]
+    assert narrow(even, 128) == [even]
+
+
+@pytest.mark.parametrize("task", ["parity", "parity_dense"])
+@pytest.mark.parametrize("mixer", ["DeltaNet", "Mamba", "SLSTM"])
+def test_a_step_in_groups_is_the_same_step(
+    task: str, mixer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny.config(task=task, model=tiny.model(mixer), batch=11, lengths=(3, 20))
+    steps = []
+    for work in (packing.GROUP_WORK, 1):
+        monkeypatch.setattr(packing, "GROUP_WORK", work)
+        session = Session(config)
+        session.model.double()
+        batch = session._next_batch()
+        assert len(narrow(batch, 8)) == (4 if work == 1 else 1)
+        loss, right, norm = session._train_step(batch)
+        gradients = [weight.grad for weight in session.model.parameters()]
+        steps.append([loss, right.double(), norm, *gradients])
+    torch.testing.assert_close(steps[1], steps[0], rtol=1e-9, atol=1e-12)

@@ -14,6 +14,7 @@ from statetrack.models import Tagger
 from statetrack.tasks import IGNORE, Batch, Task
 from statetrack.tasks._evaluation import Split
 from statetrack.training.config import RunConfig
+from statetrack.training.packing import by_length
 from statetrack.training.precision import autocast
 from statetrack.training.records import Record
 
@@ -63,15 +64,7 @@ def held_out(config: RunConfig, split: Split, device: torch.device) -> list[Batc
         lengths=tasks.LengthRange(*lengths),
         split=split,
     )
-    order = whole.num_tokens.argsort(stable=True)
-    batches = []
-    for rows in order.split(settings.batch):
-        width = int(whole.num_tokens[rows].max())
-        parts = (
-            part[rows, :width].to(device) for part in (whole.tokens, whole.targets, whole.mask)
-        )
-        batches.append(Batch(*parts))
-    return batches
+    return [batch.to(device) for batch in by_length(whole, settings.batch)]
 
 
 @torch.no_grad()

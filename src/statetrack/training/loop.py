@@ -15,6 +15,7 @@ from statetrack.tasks import IGNORE, Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.optimizer import make_optimizer
+from statetrack.training.packing import narrow
 from statetrack.training.precision import autocast, avoid_amx_trap
 from statetrack.training.records import Record
 
@@ -94,16 +95,26 @@ class Session:
         factor = config.schedule.factor(self.step, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = config.optimizer.lr * factor
-        read_at, targets = (None, batch.targets) if self.task.dense else batch.last_answer
-        with autocast(self.device, config.precision):
-            scores, _ = self.model(batch.tokens, read_at=read_at)
-        loss, right = loss_and_accuracy(scores, targets)
+        loss, right = loss_and_accuracy(*self._answers(batch))
         self.optimizer.zero_grad()
         loss.backward()
         limit = config.optimizer.clip_norm
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit or math.inf)
         self.optimizer.step()
         return loss.detach(), right, norm
+
+    def _answers(self, batch: Batch) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked"]]:
+        """What the model says wherever something is asked, and what it should say."""
+        on_cpu = self.device.type == "cpu"
+        groups = narrow(batch, self.config.model.d_model) if on_cpu else [batch]
+        scores, targets = [], []
+        for group in groups:
+            read_at, asked = (None, group.targets) if self.task.dense else group.last_answer
+            with autocast(self.device, self.config.precision):
+                said, _ = self.model(group.tokens, read_at=read_at)
+            scores.append(said.flatten(0, 1))
+            targets.append(asked.flatten())
+        return torch.cat(scores), torch.cat(targets)
 
     def _evaluate(self) -> list[Record]:
         """Validation rows; the last time also the test set, and every length by itself."""
@@ -171,11 +182,11 @@ def check_device(position: dict[str, Any], device: torch.device) -> None:
 
 
 def loss_and_accuracy(
-    scores: Float[Tensor, "batch asked classes"], targets: Int[Tensor, "batch asked"]
+    scores: Float[Tensor, "*asked classes"], targets: Int[Tensor, "*asked"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Mean cross entropy and share of right answers, where something is asked."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    loss = cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+    loss = cross_entropy(wide.flatten(0, -2), targets.flatten(), ignore_index=IGNORE)
     hits = scores.detach().argmax(dim=-1) == targets
     return loss, hits.sum() / (targets != IGNORE).sum()
 

@@ -1,9 +1,10 @@
-"""How the batches of all runs lie in memory: a row for each sequence, or one row for each run.
+"""How batches lie in memory: a row for each sequence, one row for each run, or in groups.
 
-The latter is for ragged batches. Lengths drawn uniformly up to 40 leave half of a padded batch
-empty, and an empty token costs as much as any other. A row has room for what a batch needs on
-average and `SPARE` standard deviations more, the same for every step, as CUDA graphs need it; what
-is left of it is filled with padding in pieces of its own.
+The last two are for ragged batches. Lengths drawn uniformly up to 40 leave half of a padded batch
+empty, and an empty token costs as much as any other. On a CPU sequences of similar length go
+together, each group as wide as its longest. On a GPU all sequences of a run share a row. It has
+room for what a batch needs on average and `SPARE` standard deviations more, the same for every
+step, as CUDA graphs need it; what is left of it is filled with padding in pieces of its own.
 """
 
 import math
@@ -15,12 +16,15 @@ from torch import Tensor
 from statetrack._typing import Int
 from statetrack.tasks import IGNORE, Batch, Task
 
-__all__ = ["Layout", "in_rows", "packed", "room_for"]
+__all__ = ["Layout", "by_length", "in_rows", "narrow", "packed", "room_for"]
 
 SPARE = 7
 """In standard deviations of the number of tokens in a batch: never used up in 10^11 steps."""
 WORTH_IT = 0.85
-"""Rows longer than this share of the padded batch would save too little."""
+"""More tokens than this share of the padded batch, and packing would save too little."""
+GROUPS = 4
+GROUP_WORK = 2**18
+"""Tokens times width: in a smaller group what a call costs by itself is more than the padding."""
 DRAWN = 2**14
 
 
@@ -54,6 +58,26 @@ class Layout(NamedTuple):
         for mine, theirs in zip(self[:4], other[:4], strict=True):
             if mine is not None and theirs is not None:
                 mine.copy_(theirs)
+
+
+def by_length(batch: Batch, rows: int) -> list[Batch]:
+    """The sequences, shortest first, `rows` at a time, each group as wide as its longest."""
+    sizes = batch.num_tokens
+    groups = []
+    for chosen in sizes.argsort(stable=True).split(rows):
+        width = int(sizes[chosen[-1]])
+        parts = (part[chosen, :width] for part in (batch.tokens, batch.targets, batch.mask))
+        groups.append(Batch(*parts))
+    return groups
+
+
+def narrow(batch: Batch, d_model: int) -> list[Batch]:
+    """The batch in groups of similar length; whole where that would save too little."""
+    padded = batch.tokens.numel()
+    groups = min(GROUPS, padded * d_model // GROUP_WORK)
+    if groups < 2 or int(batch.num_tokens.sum()) > WORTH_IT * padded:
+        return [batch]
+    return by_length(batch, -(-len(batch.tokens) // groups))
 
 
 def in_rows(batch: Batch, *, runs: int, dense: bool) -> Layout:
