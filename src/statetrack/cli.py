@@ -678,7 +678,7 @@ def _model_of(run: "Run") -> str:
     return model_label(run.config)
 
 
-def _number(value: float | None, form: str = "{:.3f}") -> str:
+def _number(value: float | None, form: str = "{:z.3f}") -> str:
     return "-" if value is None else form.format(value)
 
 

@@ -176,7 +176,7 @@ def _table_line(cell: Cell, remark: str | None, place: _Place) -> str:
         records = [folder / RECORDS for folder in found.behind]
         values = (found.best, found.median, found.spread)
         numbers = [
-            "" if value is None else place.link(f"{value:.3f}", record)
+            "" if value is None else place.link(f"{value:z.3f}", record)
             for value, record in zip(values, records, strict=True)
         ]
         numbers.append(str(found.seeds))

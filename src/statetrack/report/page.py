@@ -257,6 +257,6 @@ def _resource(name: str) -> str:
     return resources.files("statetrack.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _number(value: float | None, form: str = "{:.3f}") -> str:
+def _number(value: float | None, form: str = "{:z.3f}") -> str:
     """A number, or a dash for one that is not there."""
     return "–" if value is None else form.format(value)
