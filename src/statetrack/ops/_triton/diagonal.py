@@ -67,6 +67,20 @@ def _store(ptr, row, index, size, real, imag, COMPLEX: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _load_four(ptr, row, STEP: tl.constexpr, edge, m, size, COMPLEX: tl.constexpr):
+    """Four rows from `row` on, up or down, and beyond `edge` that one again: (real, imaginary)."""
+    real, imag = (), ()
+    for i in tl.static_range(4):
+        at = row + STEP * i
+        if i > 0:
+            at = tl.minimum(at, edge) if STEP > 0 else tl.maximum(at, edge)
+        x, y = _load(ptr, at, m, size, COMPLEX)
+        real, imag = real + (x,), imag + (y,)
+    return real, imag
+
+
+@triton.jit
+@no_type_check
 def _multiply_add(ar, ai, br, bi, cr, ci, SIGN: tl.constexpr, COMPLEX: tl.constexpr):
     """a b + c, or conj(a) b + c for SIGN = -1."""
     if COMPLEX:
@@ -100,25 +114,12 @@ def _forward_kernel(
     for t in range(0, T, 4):
         row = first + t
         # past the end the last token is read again, and neither stored nor added
-        ar0, ai0 = _load(decay_ptr, row, m, size, COMPLEX)
-        ar1, ai1 = _load(decay_ptr, tl.minimum(row + 1, last), m, size, COMPLEX)
-        ar2, ai2 = _load(decay_ptr, tl.minimum(row + 2, last), m, size, COMPLEX)
-        ar3, ai3 = _load(decay_ptr, tl.minimum(row + 3, last), m, size, COMPLEX)
-        xr0, xi0 = _load(inputs_ptr, row, m, size, COMPLEX)
-        xr1, xi1 = _load(inputs_ptr, tl.minimum(row + 1, last), m, size, COMPLEX)
-        xr2, xi2 = _load(inputs_ptr, tl.minimum(row + 2, last), m, size, COMPLEX)
-        xr3, xi3 = _load(inputs_ptr, tl.minimum(row + 3, last), m, size, COMPLEX)
-        hr, hi = _multiply_add(ar0, ai0, hr, hi, xr0, xi0, 1, COMPLEX)
-        _store(states_ptr, row, m, size, hr, hi, COMPLEX)
-        if t + 1 < T:
-            hr, hi = _multiply_add(ar1, ai1, hr, hi, xr1, xi1, 1, COMPLEX)
-            _store(states_ptr, row + 1, m, size, hr, hi, COMPLEX)
-        if t + 2 < T:
-            hr, hi = _multiply_add(ar2, ai2, hr, hi, xr2, xi2, 1, COMPLEX)
-            _store(states_ptr, row + 2, m, size, hr, hi, COMPLEX)
-        if t + 3 < T:
-            hr, hi = _multiply_add(ar3, ai3, hr, hi, xr3, xi3, 1, COMPLEX)
-            _store(states_ptr, row + 3, m, size, hr, hi, COMPLEX)
+        ar, ai = _load_four(decay_ptr, row, 1, last, m, size, COMPLEX)
+        xr, xi = _load_four(inputs_ptr, row, 1, last, m, size, COMPLEX)
+        for i in tl.static_range(4):
+            if t + i < T:
+                hr, hi = _multiply_add(ar[i], ai[i], hr, hi, xr[i], xi[i], 1, COMPLEX)
+                _store(states_ptr, row + i, m, size, hr, hi, COMPLEX)
     _store(final_ptr, b, m, size, hr, hi, COMPLEX)
 
 
@@ -179,72 +180,27 @@ def _backward_kernel(
     # tokens T-1 to 1 in groups of four, then token 0, whose state before is the start
     for t in range(T - 1, 0, -4):
         row = first + t
-        ar0, ai0 = _load(decay_ptr, row, m, size, COMPLEX)
-        ar1, ai1 = _load(decay_ptr, tl.maximum(row - 1, first), m, size, COMPLEX)
-        ar2, ai2 = _load(decay_ptr, tl.maximum(row - 2, first), m, size, COMPLEX)
-        ar3, ai3 = _load(decay_ptr, tl.maximum(row - 3, first), m, size, COMPLEX)
-        dr0, di0 = _load(dstates_ptr, row, m, size, COMPLEX)
-        dr1, di1 = _load(dstates_ptr, tl.maximum(row - 1, first), m, size, COMPLEX)
-        dr2, di2 = _load(dstates_ptr, tl.maximum(row - 2, first), m, size, COMPLEX)
-        dr3, di3 = _load(dstates_ptr, tl.maximum(row - 3, first), m, size, COMPLEX)
-        hr0, hi0 = _load(states_ptr, row - 1, m, size, COMPLEX)
-        hr1, hi1 = _load(states_ptr, tl.maximum(row - 2, first), m, size, COMPLEX)
-        hr2, hi2 = _load(states_ptr, tl.maximum(row - 3, first), m, size, COMPLEX)
-        hr3, hi3 = _load(states_ptr, tl.maximum(row - 4, first), m, size, COMPLEX)
-        gr, gi = _step_back(
-            gr, gi, ar0, ai0, hr0, hi0, dr0, di0, ddecay_ptr, dinputs_ptr, row, m, size, COMPLEX
-        )
-        if t > 1:
-            gr, gi = _step_back(
-                gr,
-                gi,
-                ar1,
-                ai1,
-                hr1,
-                hi1,
-                dr1,
-                di1,
-                ddecay_ptr,
-                dinputs_ptr,
-                row - 1,
-                m,
-                size,
-                COMPLEX,
-            )
-        if t > 2:
-            gr, gi = _step_back(
-                gr,
-                gi,
-                ar2,
-                ai2,
-                hr2,
-                hi2,
-                dr2,
-                di2,
-                ddecay_ptr,
-                dinputs_ptr,
-                row - 2,
-                m,
-                size,
-                COMPLEX,
-            )
-        if t > 3:
-            gr, gi = _step_back(
-                gr,
-                gi,
-                ar3,
-                ai3,
-                hr3,
-                hi3,
-                dr3,
-                di3,
-                ddecay_ptr,
-                dinputs_ptr,
-                row - 3,
-                m,
-                size,
-                COMPLEX,
-            )
+        ar, ai = _load_four(decay_ptr, row, -1, first, m, size, COMPLEX)
+        dr, di = _load_four(dstates_ptr, row, -1, first, m, size, COMPLEX)
+        hr, hi = _load_four(states_ptr, row - 1, -1, first, m, size, COMPLEX)
+        for i in tl.static_range(4):
+            if i == 0 or t > i:
+                gr, gi = _step_back(
+                    gr,
+                    gi,
+                    ar[i],
+                    ai[i],
+                    hr[i],
+                    hi[i],
+                    dr[i],
+                    di[i],
+                    ddecay_ptr,
+                    dinputs_ptr,
+                    row - i,
+                    m,
+                    size,
+                    COMPLEX,
+                )
     ar, ai = _load(decay_ptr, first, m, size, COMPLEX)
     dr, di = _load(dstates_ptr, first, m, size, COMPLEX)
     hr = tl.zeros([BLOCK], decay_ptr.dtype.element_ty)

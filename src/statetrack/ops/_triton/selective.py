@@ -31,7 +31,7 @@ from statetrack.ops._triton._runtime import check_version, on_device_of, power_o
 __all__ = ["selective_scan"]
 
 LOG2_E = tl.constexpr(1 / math.log(2))
-GROUP = 4  # tokens between saved states; the kernels spell out four steps
+GROUP = 4  # tokens between saved states; the kernels take four steps at a time
 
 
 def selective_scan(
@@ -124,30 +124,23 @@ def _forward_kernel(
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
 
     kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
-    u0, u1, u2, u3 = load_four(u_ptr, 0, T, channels, c, COMPUTE)
-    d0, d1, d2, d3 = load_four(delta_ptr, 0, T, channels, c, COMPUTE)
-    B0, B1, B2, B3 = load_four(B_ptr, 0, T, N, n, COMPUTE)
-    C0, C1, C2, C3 = load_four(C_ptr, 0, T, N, n, COMPUTE)
+    u = load_four(u_ptr, 0, T, channels, c, COMPUTE)
+    delta = load_four(delta_ptr, 0, T, channels, c, COMPUTE)
+    B = load_four(B_ptr, 0, T, N, n, COMPUTE)
+    C = load_four(C_ptr, 0, T, N, n, COMPUTE)
     for t in range(0, T, 4):
         if SAVE:
             tl.store(kept_at, h, mask=inside)
             kept_at += size
-        u4, u5, u6, u7 = load_four(u_ptr, t + 4, T, channels, c, COMPUTE)
-        d4, d5, d6, d7 = load_four(delta_ptr, t + 4, T, channels, c, COMPUTE)
-        B4, B5, B6, B7 = load_four(B_ptr, t + 4, T, N, n, COMPUTE)
-        C4, C5, C6, C7 = load_four(C_ptr, t + 4, T, N, n, COMPUTE)
-        h, _ = _step(h, u0, d0, log2_decay, B0, LOW)
-        store_row(y_ptr, t, T, channels, c, tl.sum(h * C0[None, :], 1) + D * u0)
-        h, _ = _step(h, u1, d1, log2_decay, B1, LOW)
-        store_row(y_ptr, t + 1, T, channels, c, tl.sum(h * C1[None, :], 1) + D * u1)
-        h, _ = _step(h, u2, d2, log2_decay, B2, LOW)
-        store_row(y_ptr, t + 2, T, channels, c, tl.sum(h * C2[None, :], 1) + D * u2)
-        h, _ = _step(h, u3, d3, log2_decay, B3, LOW)
-        store_row(y_ptr, t + 3, T, channels, c, tl.sum(h * C3[None, :], 1) + D * u3)
-        u0, u1, u2, u3 = u4, u5, u6, u7
-        d0, d1, d2, d3 = d4, d5, d6, d7
-        B0, B1, B2, B3 = B4, B5, B6, B7
-        C0, C1, C2, C3 = C4, C5, C6, C7
+        next_u = load_four(u_ptr, t + 4, T, channels, c, COMPUTE)
+        next_delta = load_four(delta_ptr, t + 4, T, channels, c, COMPUTE)
+        next_B = load_four(B_ptr, t + 4, T, N, n, COMPUTE)
+        next_C = load_four(C_ptr, t + 4, T, N, n, COMPUTE)
+        for i in tl.static_range(4):
+            h, _ = _step(h, u[i], delta[i], log2_decay, B[i], LOW)
+            y = tl.sum(h * C[i][None, :], 1) + D * u[i]
+            store_row(y_ptr, t + i, T, channels, c, y)
+        u, delta, B, C = next_u, next_delta, next_B, next_C
     tl.store(final_ptr + b * size + at, h, mask=inside)
 
 
@@ -259,120 +252,43 @@ def _backward_kernel(
     kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
     for i in range(groups):
         t = (groups - 1 - i) * 4
-        h0 = tl.load(kept_at + (t // 4) * size, mask=inside, other=0.0)
-        u0, u1, u2, u3 = load_four(u_ptr, t, T, channels, c, COMPUTE)
-        d0, d1, d2, d3 = load_four(delta_ptr, t, T, channels, c, COMPUTE)
-        B0, B1, B2, B3 = load_four(B_ptr, t, T, N, n, COMPUTE)
-        C0, C1, C2, C3 = load_four(C_ptr, t, T, N, n, COMPUTE)
-        y0, y1, y2, y3 = load_four(dy_ptr, t, T, channels, c, COMPUTE)
-        h1, E0 = _step(h0, u0, d0, log2_decay, B0, LOW)
-        h2, E1 = _step(h1, u1, d1, log2_decay, B1, LOW)
-        h3, E2 = _step(h2, u2, d2, log2_decay, B2, LOW)
-        h4, E3 = _step(h3, u3, d3, log2_decay, B3, LOW)
-        dh, dA, dD = _step_back(
-            dh,
-            dA,
-            dD,
-            h3,
-            h4,
-            E3,
-            u3,
-            d3,
-            A,
-            B3,
-            C3,
-            D,
-            du_ptr,
-            ddelta_ptr,
-            dB_ptr,
-            dC_ptr,
-            y3,
-            t + 3,
-            T,
-            channels,
-            c,
-            n,
-            N,
-            LOW,
-        )
-        dh, dA, dD = _step_back(
-            dh,
-            dA,
-            dD,
-            h2,
-            h3,
-            E2,
-            u2,
-            d2,
-            A,
-            B2,
-            C2,
-            D,
-            du_ptr,
-            ddelta_ptr,
-            dB_ptr,
-            dC_ptr,
-            y2,
-            t + 2,
-            T,
-            channels,
-            c,
-            n,
-            N,
-            LOW,
-        )
-        dh, dA, dD = _step_back(
-            dh,
-            dA,
-            dD,
-            h1,
-            h2,
-            E1,
-            u1,
-            d1,
-            A,
-            B1,
-            C1,
-            D,
-            du_ptr,
-            ddelta_ptr,
-            dB_ptr,
-            dC_ptr,
-            y1,
-            t + 1,
-            T,
-            channels,
-            c,
-            n,
-            N,
-            LOW,
-        )
-        dh, dA, dD = _step_back(
-            dh,
-            dA,
-            dD,
-            h0,
-            h1,
-            E0,
-            u0,
-            d0,
-            A,
-            B0,
-            C0,
-            D,
-            du_ptr,
-            ddelta_ptr,
-            dB_ptr,
-            dC_ptr,
-            y0,
-            t,
-            T,
-            channels,
-            c,
-            n,
-            N,
-            LOW,
-        )
+        h = (tl.load(kept_at + (t // 4) * size, mask=inside, other=0.0),)
+        u = load_four(u_ptr, t, T, channels, c, COMPUTE)
+        delta = load_four(delta_ptr, t, T, channels, c, COMPUTE)
+        B = load_four(B_ptr, t, T, N, n, COMPUTE)
+        C = load_four(C_ptr, t, T, N, n, COMPUTE)
+        dy = load_four(dy_ptr, t, T, channels, c, COMPUTE)
+        E = ()
+        for i in tl.static_range(4):
+            after, decay = _step(h[i], u[i], delta[i], log2_decay, B[i], LOW)
+            h, E = h + (after,), E + (decay,)
+        for i in tl.static_range(3, -1, -1):
+            dh, dA, dD = _step_back(
+                dh,
+                dA,
+                dD,
+                h[i],
+                h[i + 1],
+                E[i],
+                u[i],
+                delta[i],
+                A,
+                B[i],
+                C[i],
+                D,
+                du_ptr,
+                ddelta_ptr,
+                dB_ptr,
+                dC_ptr,
+                dy[i],
+                t + i,
+                T,
+                channels,
+                c,
+                n,
+                N,
+                LOW,
+            )
     tl.store(dA_ptr + b * size + at, dA, mask=inside)
     if dD_ptr is not None:
         tl.store(dD_ptr + b * channels + c, dD, mask=c < channels)
