@@ -97,6 +97,19 @@ def test_cells_are_those_of_the_plan_and_then_the_others(root: Path) -> None:
     assert empty.unlike_the_plan() == []
 
 
+def test_a_run_counts_in_every_table_that_lists_it(root: Path) -> None:
+    other = toy_plan(experiment="other", configs=(parity(0), parity(0, model=POSITIVE)))
+    write_run(root / "other-paper-ran", parity(0, model=POSITIVE), scores(0.3))
+    late = parity(0, 1e-2, model=POSITIVE)
+    write_run(root / "other-paper-ran", late, scores(0.9), finished=False)  # counts nowhere else
+    text = write_book([toy_plan(), other], root, root.parent / "docs" / "results.md")[0].read_text()
+    toy, others = text.split("\n## other")
+    assert "toy-paper-ran" in lines_of(others)["DeltaNet [-1, 1]"][4]
+    assert lines_of(others)["DeltaNet [-1, 1]"][4].startswith("[0.500]")
+    assert lines_of(toy)["DeltaNet [0, 1]"][4].startswith("[0.300]")
+    assert "Mamba [-1, 1]" not in lines_of(others)  # in nobody's list: it stays where it lies
+
+
 def test_how_often_a_run_is_looked_at_makes_no_other_cell(root: Path) -> None:
     often = parity(2)
     often = replace(often, log_every=1, checkpoint_every=None)

@@ -76,9 +76,12 @@ class _Place:
 def make_book(
     plans: Sequence[Plan], runs: Mapping[str, Sequence[Run]], root: Path, page: Path
 ) -> Book:
-    """The page that stands at `page`, from the runs of each plan's folder in `root`."""
+    """The page that stands at `page`, from the runs of each plan's folder in `root`.
+
+    A run counts in every table that has it in its list, whichever folder it lies in.
+    """
     place = _Place(root, page, f"images/{page.stem}")
-    tables = {plan.folder: cells(plan, runs.get(plan.folder, ())) for plan in plans}
+    tables = {plan.folder: cells(plan, _runs_for(plan, runs)) for plan in plans}
     names = list(dict.fromkeys(plan.experiment for plan in plans))
     stories = _stories(root / STORIES, [*names, "states"])
     remarks = _remarks(root / REMARKS, [cell.key for table in tables.values() for cell in table])
@@ -103,6 +106,15 @@ def make_book(
     text = header + "\n".join([*lines, *sections]) + "\n"
     summary = [summary_row(cell, root) for table in tables.values() for cell in table]
     return Book(text, pictures, summary)
+
+
+def _runs_for(plan: Plan, runs: Mapping[str, Sequence[Run]]) -> list[Run]:
+    """Those of the plan's folder, and finished ones of others that it has in its list too."""
+    mine = {run.config.fingerprint: run for run in runs.get(plan.folder, ())}
+    planned = {config.fingerprint for config in plan.configs} - mine.keys()
+    others = (run for members in runs.values() for run in members if run.finished)
+    shared = {run.config.fingerprint: run for run in others if run.config.fingerprint in planned}
+    return [*mine.values(), *shared.values()]
 
 
 # -- what is written by hand --------------------------------------------------------------------
