@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from statetrack.layers import registry
-from statetrack.layers._base import in_parts
+from statetrack.layers._base import in_halves, in_parts, linear
 from statetrack.layers.mlstm import with_zeros
 from statetrack.ops import _reference as reference
 from tests.helpers import relative_error, unhooked
@@ -299,3 +299,32 @@ def test_a_projection_in_parts_is_one(with_bias: bool) -> None:
         results.append([y, *torch.autograd.grad(y.cos().sum(), leaves)])
     for got, want in zip(*results, strict=True):
         assert relative_error(got, want) < 1e-14
+
+
+class Doubled(nn.Module):
+    """As adapters wrap a projection."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.inner(x)
+
+
+@pytest.mark.parametrize("how", ["plain", "wrapped", "hook", "pre-hook", "bias"])
+def test_halves_are_those_of_the_module_whatever_was_done_to_it(how: str) -> None:
+    module: nn.Module = linear(6, 10, bias=how == "bias").double()
+    g = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, generator=g)
+    if how == "wrapped":
+        module = Doubled(module)
+    elif how == "hook":
+        module.register_forward_hook(lambda _, args, y: 3 * y)
+    elif how == "pre-hook":
+        module.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+    x = torch.randn(2, 4, 6, generator=g, dtype=torch.float64)
+    for half, want in zip(in_halves(module, x), module(x).chunk(2, dim=-1), strict=True):
+        assert half.is_contiguous() or how != "plain"
+        torch.testing.assert_close(half, want, rtol=1e-12, atol=1e-12)

@@ -225,6 +225,24 @@ def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias
 
 
+def in_halves(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The two halves of module(x), as products of their own: those of one would be copied later.
+
+    A module that is not just a projection any more, because it was wrapped or has hooks, is called.
+    """
+    hooks = (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._backward_pre_hooks,
+        module._backward_hooks,
+    )
+    if type(module) is not Projection or module.bias is not None or any(hooks):
+        first, second = module(x).chunk(2, dim=-1)
+    else:
+        first, second = (nn.functional.linear(x, half) for half in module.weight.chunk(2))
+    return first, second
+
+
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
     """A projection whose weights its owner draws in `reset_parameters`."""
     device = torch.get_default_device()

@@ -12,6 +12,7 @@ from statetrack.layers._base import (
     LayerInPieces,
     LayerState,
     ShortConvolution,
+    in_halves,
     linear,
     reset_linear,
 )
@@ -113,8 +114,7 @@ class Mamba(LayerInPieces):
     def _convolved(
         self, x: Tensor, state: LayerState, pieces: ops.Pieces | None = None
     ) -> tuple[Tensor, Tensor, LayerState]:
-        # two products: halves of one would have to be copied for the convolution
-        u, z = (nn.functional.linear(x, part) for part in self.in_proj.weight.chunk(2))
+        u, z = in_halves(self.in_proj, x)
         if self.conv is None:
             return silu(u), z, {}
         u, history = self.conv(u, state.get("conv"), activation="silu", pieces=pieces)

@@ -8,7 +8,7 @@ from torch.nn.functional import gelu, silu
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers import LayerState, registry
-from statetrack.layers._base import RMSNorm, linear
+from statetrack.layers._base import RMSNorm, in_halves, linear
 from statetrack.models.config import TaggerConfig
 
 __all__ = ["MLP", "Backbone", "Block", "LayerNorm", "make_norm"]
@@ -53,8 +53,7 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch time d_model"]
     ) -> Float[Tensor, "batch time d_model"]:
-        # two products: one would have its two gradients copied into one
-        gate, up = (nn.functional.linear(x, part) for part in self.up_proj.weight.chunk(2))
+        gate, up = in_halves(self.up_proj, x)
         return self.down_proj(self.activation(gate) * up)
 
 
