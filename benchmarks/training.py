@@ -169,9 +169,9 @@ def on_the_cpu() -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     rows, groups = [], packing.GROUPS
 
-    def add(work: str, rounds: int, **ways: Callable[[], float]) -> None:
+    def add(work: str, **ways: Callable[[], float]) -> None:
         times: dict[str, list[float]] = {who: [] for who in ways}
-        for _ in range(rounds):
+        for _ in range(6):
             for who, seconds in ways.items():
                 times[who].append(seconds())
         for who, found in times.items():
@@ -184,7 +184,6 @@ def on_the_cpu() -> list[dict[str, Any]]:
         stack, sessions = Stack(runs), [Session(run) for run in runs]
         add(
             f"three runs of the demo's {base.model.mixer}, one thread",
-            6,
             together=lambda stack=stack: _seconds(lambda: stack._train(1)),
             one_after_the_other=lambda sessions=sessions: sum(map(_trained, sessions)),
         )
@@ -197,7 +196,6 @@ def on_the_cpu() -> list[dict[str, Any]]:
 
         add(
             f"parity {mixer} 2x128 B256 T40, one thread",
-            6,
             in_groups=functools.partial(trained, groups),
             padded=functools.partial(trained, 1),
         )

@@ -102,6 +102,7 @@ def test_a_run_counts_in_every_table_that_lists_it(root: Path) -> None:
     write_run(root / "other-paper-ran", parity(0, model=POSITIVE), scores(0.3))
     late = parity(0, 1e-2, model=POSITIVE)
     write_run(root / "other-paper-ran", late, scores(0.9), finished=False)  # counts nowhere else
+    write_run(root / "other-paper-ran", parity(0), scores(0.1), finished=False)  # nor here
     text = write_book([toy_plan(), other], root, root.parent / "docs" / "results.md")[0].read_text()
     toy, others = text.split("\n## other")
     assert "toy-paper-ran" in lines_of(others)["DeltaNet [-1, 1]"][4]

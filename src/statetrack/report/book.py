@@ -109,12 +109,13 @@ def make_book(
 
 
 def _runs_for(plan: Plan, runs: Mapping[str, Sequence[Run]]) -> list[Run]:
-    """Those of the plan's folder, and finished ones of others that it has in its list too."""
-    mine = {run.config.fingerprint: run for run in runs.get(plan.folder, ())}
-    planned = {config.fingerprint for config in plan.configs} - mine.keys()
-    others = (run for members in runs.values() for run in members if run.finished)
-    shared = {run.config.fingerprint: run for run in others if run.config.fingerprint in planned}
-    return [*mine.values(), *shared.values()]
+    """Those of the plan's folder; for what it lists and has not finished, those of others."""
+    mine = runs.get(plan.folder, ())
+    done = {run.config.fingerprint for run in mine if run.finished}
+    wanted = {config.fingerprint for config in plan.configs} - done
+    everywhere = (run for members in runs.values() for run in members if run.finished)
+    found = {run.config.fingerprint: run for run in everywhere if run.config.fingerprint in wanted}
+    return [*(run for run in mine if run.config.fingerprint not in found), *found.values()]
 
 
 # -- what is written by hand --------------------------------------------------------------------
@@ -243,7 +244,7 @@ def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
         columns = [
             cell.config.task,
             cell.label,
-            "" if lowest is None else place.link(f"{lowest:.3f}", record),
+            "" if lowest is None else place.link(f"{lowest:z.3f}", record),
             found["note"] or "; ".join(_low_heads(found["layers"])) or "none",
             _by_token(found["layers"]),
             *(

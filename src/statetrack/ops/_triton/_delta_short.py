@@ -30,7 +30,7 @@ A product with the zeros of a triangle shows a NaN to tokens of its chunk that c
 the final state is not finite the head is run again, a token at a time.
 """
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import torch
 import triton
@@ -529,6 +529,20 @@ def takes(
     return narrow and sizes and decay is None and longest <= LONGEST
 
 
+def _constants(state: Tensor, normalize: bool, scale: float) -> dict[str, Any]:
+    """What both kernels are compiled for."""
+    return {
+        "K": state.shape[2],
+        "V": state.shape[3],
+        "ROWS": ROWS,
+        "SCALE": scale,
+        "NORMALIZE": normalize,
+        "ASM": not triton.knobs.runtime.interpret,
+        "num_warps": 1,
+        "num_stages": 1,
+    }
+
+
 def forward(
     q: tuple[Tensor, int],
     k: tuple[Tensor, int],
@@ -563,15 +577,8 @@ def forward(
         q[1],
         k[1],
         v[1],
-        K=state.shape[2],
-        V=state.shape[3],
-        ROWS=ROWS,
-        SCALE=scale,
-        NORMALIZE=normalize,
         SAVE=save,
-        ASM=not triton.knobs.runtime.interpret,
-        num_warps=1,
-        num_stages=1,
+        **_constants(state, normalize, scale),
     )
 
 
@@ -613,12 +620,5 @@ def backward(
         in_a_row(offsets),
         q[1],
         k[1],
-        K=state.shape[2],
-        V=state.shape[3],
-        ROWS=ROWS,
-        SCALE=scale,
-        NORMALIZE=normalize,
-        ASM=not triton.knobs.runtime.interpret,
-        num_warps=1,
-        num_stages=1,
+        **_constants(state, normalize, scale),
     )
