@@ -133,6 +133,13 @@ def run_attention(
     return linear_attention.linear_attention(q, k, v, decay, 0.5, state)[0]
 
 
+def run_short(dtype: torch.dtype, size: int = 32, start: bool = False) -> Tensor:
+    q, k = zeros(2, 40, 3, size, dtype=dtype), zeros(2, 40, 1, 3, size, dtype=dtype)
+    v, beta = zeros(2, 40, 1, 3, 32, dtype=dtype), zeros(2, 40, 1, 3, dtype=torch.float32)
+    state = zeros(2, 3, size, 32, dtype=torch.float32) if start else None
+    return delta.delta_product(q, k, v, beta, None, True, 1.0, state)[0]
+
+
 # An op remembers its sizes: no two tests here may use the same ones.
 RUNS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "delta": (lambda: run_delta(128), 5),
@@ -140,6 +147,9 @@ RUNS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "delta, part of a row": (lambda: run_delta(112, wide=200), 5),
     "gated, from a state": (lambda: run_delta(128, gated=True, start=True), 6),
     "product": (lambda: run_delta(64, micro=2), 5),
+    "delta, short": (lambda: run_short(torch.bfloat16), 2),
+    "delta, short, from a state": (lambda: run_short(torch.bfloat16, 16, start=True), 2),
+    "delta, token by token": (lambda: run_short(torch.float32), 2),
     "attention": (lambda: run_attention(512, 80), 8),
     "attention, one gate a head": (lambda: run_attention(301, 1, torch.float32, start=True), 8),
     "attention, token by token": (lambda: run_attention(9, 80), 2),

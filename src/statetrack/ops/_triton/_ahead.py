@@ -44,11 +44,14 @@ def launch(kernel: Any, grid: tuple[int | torch.SymInt, ...], *args: Any, **opti
         noted.append((kernel, args, options))
 
 
-def compiled_ahead(forward: Op, backward: Op, num_outputs: int) -> Op:
+def compiled_ahead(
+    forward: Op, backward: Op, num_outputs: int, *, save_at: int = -1, used: int | None = None
+) -> Op:
     """`forward`, with the kernels of both made before it first runs on arguments of new sizes.
 
-    The pair is one for `differentiable_op`, in which every kernel is started by `launch`. The last
-    argument of `forward` says whether `backward` may follow.
+    The pair is one for `differentiable_op`, in which every kernel is started by `launch`. Argument
+    `save_at` of `forward` says whether `backward` may follow. Where a gradient may be None, that of
+    an output nobody used, the kernels are made for the first `used` outputs.
     """
     if triton.knobs.runtime.interpret:
         return forward
@@ -61,13 +64,15 @@ def compiled_ahead(forward: Op, backward: Op, num_outputs: int) -> Op:
                 seen.clear()
             seen.add(sizes)
             with suppress(Exception), on_device_of(args[0]):
-                _compile(_launches(forward, backward, num_outputs, args))
+                _compile(_launches(forward, backward, num_outputs, args, args[save_at], used))
         return forward(*args)
 
     return run
 
 
-def _launches(forward: Op, backward: Op, num_outputs: int, args: tuple[Any, ...]) -> Noted:
+def _launches(
+    forward: Op, backward: Op, num_outputs: int, args: tuple[Any, ...], save: bool, used: int | None
+) -> Noted:
     """What the two will launch, with tensors that lie like the real ones and count as aligned."""
     noted: Noted = []
     token = _noted.set(noted)
@@ -79,9 +84,10 @@ def _launches(forward: Op, backward: Op, num_outputs: int, args: tuple[Any, ...]
             for x in args
         ]
         results = forward(*bare)
-        if args[-1]:
-            grads = [torch.empty_like(y) for y in results[:num_outputs]]
-            backward(*bare, *results, *grads)
+        if save:
+            grads = [torch.empty_like(y) for y in results[:num_outputs][:used]]
+            unused = [None] * (num_outputs - len(grads))
+            backward(*bare, *results, *grads, *unused)
     finally:
         _noted.reset(token)
     return noted

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from statetrack.ops._pieces import in_a_row
 from statetrack.ops._reference import NORM_FLOOR
+from statetrack.ops._triton._ahead import launch
 from statetrack.ops._triton._rows import place
 
 __all__ = ["backward", "forward", "takes"]
@@ -560,7 +561,9 @@ def forward(
 ) -> None:
     """Fills y, the final state and, to save, e and the coefficients; q, k, v as in `backward`."""
     _, time, heads, _ = y.shape
-    _forward_kernel[(len(state) * heads,)](
+    launch(
+        _forward_kernel,
+        (len(state) * heads,),
         q[0],
         k[0],
         v[0],
@@ -601,7 +604,9 @@ def backward(
 ) -> None:
     """Fills the gradients; q and k with the numbers from one token to the next."""
     _, time, heads, _ = dy.shape
-    _backward_kernel[(len(state) * heads,)](
+    launch(
+        _backward_kernel,
+        (len(state) * heads,),
         q[0],
         k[0],
         state,

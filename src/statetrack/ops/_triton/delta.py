@@ -734,7 +734,9 @@ def _backward(
         slabs = [state.new_empty(blocks, *grad.shape) for grad in sums]
     (q, q_token), (k, k_token) = _by_token(q), _by_token(k)
     with on_device_of(q):
-        _backward_kernel[(len(state) * heads * blocks,)](
+        launch(
+            _backward_kernel,
+            (len(state) * heads * blocks,),
             q,
             k,
             beta.contiguous(),
@@ -831,7 +833,7 @@ _IN_PIECES = f"{_INPUTS}, Tensor? offsets, int longest"
 _op = differentiable_op(
     "delta_product_triton",
     schema=f"({_IN_PIECES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    forward=_forward,
+    forward=compiled_ahead(_forward, _backward, num_outputs=2, save_at=8, used=1),
     forward_fake=_forward_fake,
     backward_schema=(
         f"({_IN_PIECES}, Tensor y, Tensor state, Tensor e, Tensor kept, Tensor coef, Tensor dy,"
