@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from statetrack.layers import registry
+from statetrack.layers import FullMatrix, registry
 from statetrack.layers._base import in_halves, in_parts, linear
 from statetrack.layers.mlstm import with_zeros
 from statetrack.ops import _reference as reference
@@ -263,6 +263,34 @@ def test_wrong_input_is_named(name: str) -> None:
 def test_heads_must_divide_the_width(name: str) -> None:
     with pytest.raises(ValueError, match="num_heads=3 must divide"):
         unhooked_build(name, num_heads=3)
+
+
+@pytest.mark.parametrize("factor", [6.0, 0.2])
+def test_a_full_matrix_state_beyond_floats_keeps_its_meaning(factor: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    layer = FullMatrix(4, eigen_range=None, state_dim=3)
+    x = torch.eye(4)[torch.randint(4, (2, 150), generator=g)]  # A(x) is one of four matrices
+    turns = torch.linalg.qr(torch.randn(4, 3, 3, generator=g))[0]
+    with torch.no_grad():
+        layer.matrix_proj.weight.copy_((factor * turns - torch.eye(3)).flatten(1).T)
+    y, _ = layer(x)
+
+    weight = layer.matrix_proj.weight.detach().double().requires_grad_()
+    h = torch.eye(3, dtype=torch.float64).expand(2, -1, -1)
+    rows = []
+    for A in (torch.eye(3) + (x.double() @ weight.T).unflatten(-1, (3, 3))).unbind(1):
+        h = A @ h
+        h = h / h.flatten(1).norm(dim=-1)[:, None, None]
+        rows.append(h.flatten(1))
+    want = torch.stack(rows, dim=1) @ layer.out_proj.weight.double().T
+    assert relative_error(y, want) < 1e-4
+
+    head, state = layer(x[:, :70])
+    tail, _ = layer(x[:, 70:], state)
+    assert relative_error(torch.cat([head, tail], dim=1), want) < 1e-4
+    dy = torch.randn(y.shape, generator=g)
+    (got,) = torch.autograd.grad(y, layer.matrix_proj.weight, dy)
+    assert relative_error(got, torch.autograd.grad(want, weight, dy.double())[0]) < 1e-4
 
 
 def test_one_product_with_all_the_zeros() -> None:

@@ -12,11 +12,15 @@ from statetrack.layers.transitions import DenseTransitions, Transitions
 
 __all__ = ["FullMatrix"]
 
+WINDOW = 32
+"""Tokens between two looks at the state's size: a factor of 7 a token overflows nothing."""
+
 
 class FullMatrix(Layer):
     """H_t = A(x_t) H_{t-1} from H_0 = I, with A(x) = I + W x any n × n matrix.
 
-    The read-out is linear in H / ‖H‖, so that a state that grows or shrinks keeps its meaning.
+    The read-out is linear in H / ‖H‖, so that a state that grows or shrinks keeps its meaning. The
+    state handed on is H up to a power of 2³²: over many tokens H itself is too large for a float.
 
     `eigen_range=None` is the paper's baseline: nothing bounds A, and its norm drifts. A range puts
     A in the disc that has [low, 1] as its diameter, A = c I + r M / max(1, √(‖M‖₁ ‖M‖∞)) with c its
@@ -59,10 +63,13 @@ class FullMatrix(Layer):
             start = eye.expand(x.shape[0], -1, -1)
         else:
             start = state["recurrent"].squeeze(1)
-        states, last = ops.matrix_scan(matrix, start, backend=self.backend)
-        flat = states.flatten(2)
-        direction = flat / flat.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        return self.out_proj(direction.to(x.dtype)), {"recurrent": last.unsqueeze(1)}
+        windows = []
+        for part in matrix.split(WINDOW, dim=1):
+            states, last = ops.matrix_scan(part, start, backend=self.backend)
+            windows.append(_direction(states.flatten(2)))
+            start = last / _power(_size(last, dim=(1, 2)))
+        direction = torch.cat(windows, dim=1)
+        return self.out_proj(direction.to(x.dtype)), {"recurrent": start.unsqueeze(1)}
 
     def transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
@@ -82,3 +89,18 @@ class FullMatrix(Layer):
         inside = free / bound.clamp(min=1.0)[..., None, None]
         centre, radius = (1 + self.eigen_range.low) / 2, self.eigen_range.width / 2
         return centre * eye + radius * inside
+
+
+def _direction(states: Float[Tensor, "batch time size"]) -> Float[Tensor, "batch time size"]:
+    """Each state over its norm, whose square need not be a float."""
+    states = states / _size(states, dim=-1)
+    return states / states.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+def _size(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    return x.detach().abs().amax(dim, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+
+
+def _power(size: Tensor) -> Tensor:
+    """`size` rounded towards 1 to a power of 2³², by which one may divide without loss."""
+    return torch.exp2(32 * torch.trunc(torch.log2(size) / 32))
