@@ -93,8 +93,8 @@ class FullMatrix(Layer):
 
 def _direction(states: Float[Tensor, "batch time size"]) -> Float[Tensor, "batch time size"]:
     """Each state over its norm, whose square need not be a float."""
-    states = states / _size(states, dim=-1)
-    return states / states.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    states = states * _size(states, dim=-1).reciprocal()
+    return states * states.norm(dim=-1, keepdim=True).clamp(min=1e-12).reciprocal()
 
 
 def _size(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:

@@ -4,6 +4,7 @@ Everything on it comes from the run folders, from the plans that say which runs 
 from two files written by hand beside the runs: stories.md and remarks.json.
 """
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -147,8 +148,9 @@ def _refuse_strangers(path: Path, found: Iterable[str], known: Iterable[str]) ->
     there = list(known)
     for name in found:
         if name not in there:
+            near = difflib.get_close_matches(name, there, n=1, cutoff=0)[0]
             raise ValueError(
-                f"{path} is about {name!r}, which is not on the page; there are {there}"
+                f"{path} is about {name!r}, which is not on the page; did you mean {near!r}?"
             )
 
 

@@ -18,7 +18,8 @@ class Record:
         split: `train`, `validation` or `test`.
         metric: `loss`, `accuracy`, `scaled_accuracy`, `sequence_accuracy`, `lr`, `grad_norm`.
         value: the number.
-        length: how many tokens the model had read; `None` for a number over all lengths.
+        length: how many tokens the model had read, [BOS] among them; `None` for a number over all
+            lengths.
         length_min: where the number is for a range of lengths `length_min .. length`, its start.
         count: how many answers an accuracy is the mean of.
     """
