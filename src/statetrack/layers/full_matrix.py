@@ -12,8 +12,8 @@ from statetrack.layers.transitions import DenseTransitions, Transitions
 
 __all__ = ["FullMatrix"]
 
-WINDOW = 32
-"""Tokens between two looks at the state's size: a factor of 7 a token overflows nothing."""
+WINDOW = 16
+"""Tokens between two looks at the state's size: a factor of 60 a token overflows nothing."""
 
 
 class FullMatrix(Layer):
