@@ -148,10 +148,9 @@ def _refuse_strangers(path: Path, found: Iterable[str], known: Iterable[str]) ->
     there = list(known)
     for name in found:
         if name not in there:
-            near = difflib.get_close_matches(name, there, n=1, cutoff=0)[0]
-            raise ValueError(
-                f"{path} is about {name!r}, which is not on the page; did you mean {near!r}?"
-            )
+            near = difflib.get_close_matches(name, there, n=1, cutoff=0)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{path} is about {name!r}, which is not on the page{hint}")
 
 
 # -- one plan -----------------------------------------------------------------------------------
