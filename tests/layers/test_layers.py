@@ -56,6 +56,24 @@ def test_step_equals_forward(name: str) -> None:
 
 
 @every_layer
+def test_some_times_are_those_of_all(name: str) -> None:
+    """Outputs, states and gradients; every row has times of its own, and one of them twice."""
+    layer, x = build(name), sequence(20).requires_grad_()
+    with torch.no_grad():
+        _, state = layer(sequence(3, seed=2))
+    times = torch.tensor([[19, 4, 4], [0, 18, 7]])
+    whole, end = layer(x, state)
+    want = torch.stack([whole[row, at] for row, at in enumerate(times)])
+    some, last = layer(x, state, read_at=times)
+    assert relative_error(some, want) < 1e-12
+    assert all(torch.equal(last[key], end[key]) for key in end)
+    leaves = [x, *layer.parameters()]
+    expected = torch.autograd.grad(want.cos().sum(), leaves)
+    for got, wanted in zip(torch.autograd.grad(some.cos().sum(), leaves), expected, strict=True):
+        assert relative_error(got, wanted) < 1e-9
+
+
+@every_layer
 def test_causal(name: str) -> None:
     layer, x = build(name), sequence(30)
     changed = torch.cat([x[:, :17], sequence(13, seed=5)], dim=1)
@@ -353,6 +371,11 @@ def test_halves_are_those_of_the_module_whatever_was_done_to_it(how: str) -> Non
     elif how == "pre-hook":
         module.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
     x = torch.randn(2, 4, 6, generator=g, dtype=torch.float64)
-    for half, want in zip(in_halves(module, x), module(x).chunk(2, dim=-1), strict=True):
+    first, second = module(x).chunk(2, dim=-1)
+    for half, want in zip(in_halves(module, x), (first, second), strict=True):
         assert half.is_contiguous() or how != "plain"
         torch.testing.assert_close(half, want, rtol=1e-12, atol=1e-12)
+    whole, some = in_halves(module, x, torch.tensor([[3], [1]]))
+    torch.testing.assert_close(whole, first, rtol=1e-12, atol=1e-12)
+    wanted = torch.stack([second[0, 3:], second[1, 1:2]])
+    torch.testing.assert_close(some, wanted, rtol=1e-12, atol=1e-12)

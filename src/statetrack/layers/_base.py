@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
 from statetrack.ops.convolution import Activation
@@ -19,7 +19,9 @@ __all__ = [
     "LayerState",
     "RMSNorm",
     "ShortConvolution",
+    "at_times",
     "heads_dividing",
+    "in_halves",
     "linear",
     "merge_heads",
     "refuse_eigen_range",
@@ -37,9 +39,14 @@ class Layer(nn.Module, ABC):
     cut in two, with the state handed over, gives the same answer as one run whole. Layers change
     none of their tensors and never branch on data.
 
+    `input_projections` are the linear maps that alone read x, by name; none are named where x is
+    read in another way, too.
+
     Those built on `LayerInPieces` also mix rows that hold several sequences each (`ops.Pieces`);
     the state that comes back is then that after each of them.
     """
+
+    input_projections: tuple[str, ...] = ()
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -52,15 +59,16 @@ class Layer(nn.Module, ABC):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None = None,
         *,
+        read_at: Int[Tensor, "batch asked"] | None = None,
         pieces: ops.Pieces | None = None,
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        """Mixes a whole sequence."""
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        """Mixes a whole sequence; y at every time, or at the times `read_at` alone."""
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
-        if pieces is None:
+        if pieces is None and read_at is None:
             return self._mix(x, state)
-        if state is not None:
+        if pieces is not None and state is not None:
             raise ValueError("pieces start from an empty state: leave out state, or pieces")
-        return self._mix_pieces(x, pieces)
+        return self._mix_some(x, state, read_at, pieces)
 
     @abstractmethod
     def _mix(
@@ -68,13 +76,21 @@ class Layer(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
         """`forward` on checked input."""
 
-    def _mix_pieces(
-        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        """`forward` on checked input that holds several sequences in a row."""
-        raise ValueError(
-            f"{type(self).__name__} has no kernel for pieces; give each sequence a row of its own"
-        )
+    def _mix_some(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        """`forward` on checked input, for some times or of several sequences in a row."""
+        if pieces is not None:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} has no kernel for pieces; give each sequence a row of its own"
+            )
+        y, state = self._mix(x, state)
+        return at_times(y, read_at), state
 
     @abstractmethod
     def transitions(
@@ -108,21 +124,29 @@ class LayerInPieces(Layer):
     def _mix(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, state or {}, None)
+        return self._run(x, state or {}, None, None)
 
-    def _mix_pieces(
-        self, x: Float[Tensor, "batch time d_model"], pieces: ops.Pieces
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, {}, pieces)
+    def _mix_some(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        return self._run(x, state or {}, read_at, pieces)
 
     @abstractmethod
     def _run(
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState,
+        read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        """`forward` on checked input; with `pieces` the state is empty."""
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        """`forward` on checked input; with `pieces` the state is empty.
+
+        After the recurrence only the times `read_at` matter: the rest is not computed elsewhere.
+        """
 
 
 class RMSNorm(nn.Module):
@@ -225,10 +249,13 @@ def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias
 
 
-def in_halves(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def in_halves(
+    module: nn.Module, x: Tensor, second_at: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The two halves of module(x), as products of their own: those of one would be copied later.
 
-    A module that is not just a projection any more, because it was wrapped or has hooks, is called.
+    The second one at the times `second_at` alone, if given. A module that is not just a projection
+    any more, because it was wrapped or has hooks, is called.
     """
     hooks = (
         module._forward_pre_hooks,
@@ -238,9 +265,19 @@ def in_halves(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     )
     if type(module) is not Projection or module.bias is not None or any(hooks):
         first, second = module(x).chunk(2, dim=-1)
-    else:
-        first, second = (nn.functional.linear(x, half) for half in module.weight.chunk(2))
-    return first, second
+        return first, at_times(second, second_at)
+    first, second = module.weight.chunk(2)
+    return nn.functional.linear(x, first), nn.functional.linear(at_times(x, second_at), second)
+
+
+def at_times(
+    x: Float[Tensor, "batch time *features"], read_at: Int[Tensor, "batch asked"] | None
+) -> Float[Tensor, "batch asked *features"]:
+    """x at the times `read_at` of each row; all of it where there are none."""
+    if read_at is None:
+        return x
+    places = read_at.reshape(*read_at.shape, *(1 for _ in x.shape[2:]))
+    return x.gather(1, places.expand(-1, -1, *x.shape[2:]))
 
 
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:

@@ -9,13 +9,14 @@ from torch.nn import init
 from torch.nn.functional import silu, softplus
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import (
     LayerInPieces,
     LayerState,
     RMSNorm,
     ShortConvolution,
+    at_times,
     heads_dividing,
     linear,
     merge_heads,
@@ -49,6 +50,8 @@ class DeltaFamily(LayerInPieces):
 
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
+
+    input_projections = ("qkv_proj", "beta_proj", "decay_proj", "gate_proj")
 
     def __init__(
         self,
@@ -120,8 +123,9 @@ class DeltaFamily(LayerInPieces):
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState,
+        read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         inputs = self._inputs(x, state, pieces)
         y, recurrent = ops.delta_product(
             inputs.q,
@@ -134,9 +138,9 @@ class DeltaFamily(LayerInPieces):
             pieces=pieces,
             backend=self.backend,
         )
-        y = merge_heads(self.norm(y))
+        y = merge_heads(self.norm(at_times(y, read_at)))
         if self.gate_proj is not None:
-            y = y * silu(self.gate_proj(x))
+            y = y * silu(self.gate_proj(at_times(x, read_at)))
         new_state = {"recurrent": recurrent}
         if inputs.history is not None:
             new_state["conv"] = inputs.history

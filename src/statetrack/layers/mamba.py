@@ -6,12 +6,13 @@ from torch.nn import init
 from torch.nn.functional import silu, softplus
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import (
     LayerInPieces,
     LayerState,
     ShortConvolution,
+    at_times,
     in_halves,
     linear,
     reset_linear,
@@ -32,6 +33,8 @@ class Mamba(LayerInPieces):
 
     Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
     """
+
+    input_projections = ("in_proj",)
 
     def __init__(
         self,
@@ -80,9 +83,10 @@ class Mamba(LayerInPieces):
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState,
+        read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        u, z, new_state = self._convolved(x, state, pieces)
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        u, z, new_state = self._convolved(x, state, read_at, pieces)
         delta, B, C = self._selection(u)
         recurrent = state.get("recurrent")
         y, last = ops.selective_scan(
@@ -97,7 +101,8 @@ class Mamba(LayerInPieces):
             pieces=pieces,
             backend=self.backend,
         )
-        return self.out_proj(y * silu(z)), new_state | {"recurrent": last.unsqueeze(-1)}
+        y = self.out_proj(at_times(y, read_at) * silu(z))
+        return y, new_state | {"recurrent": last.unsqueeze(-1)}
 
     def transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
@@ -112,9 +117,14 @@ class Mamba(LayerInPieces):
         )
 
     def _convolved(
-        self, x: Tensor, state: LayerState, pieces: ops.Pieces | None = None
+        self,
+        x: Tensor,
+        state: LayerState,
+        read_at: Tensor | None = None,
+        pieces: ops.Pieces | None = None,
     ) -> tuple[Tensor, Tensor, LayerState]:
-        u, z = in_halves(self.in_proj, x)
+        """u at every time, the gate's z at the times `read_at`, and the convolution's history."""
+        u, z = in_halves(self.in_proj, x, read_at)
         if self.conv is None:
             return silu(u), z, {}
         u, history = self.conv(u, state.get("conv"), activation="silu", pieces=pieces)

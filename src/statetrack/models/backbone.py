@@ -8,7 +8,7 @@ from torch.nn.functional import gelu, silu
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers import LayerState, registry
-from statetrack.layers._base import RMSNorm, in_halves, linear
+from statetrack.layers._base import RMSNorm, at_times, in_halves, linear
 from statetrack.models.config import TaggerConfig
 
 __all__ = ["MLP", "Backbone", "Block", "LayerNorm", "make_norm"]
@@ -85,10 +85,8 @@ class Block(nn.Module):
         pieces: ops.Pieces | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
-        mixed, state = self.mixer(self.mixer_norm(x), state, pieces=pieces)
-        x = x + mixed if self.residual else mixed
-        if read_at is not None:
-            x = x.gather(1, read_at[..., None].expand(-1, -1, x.shape[-1]))
+        mixed, state = self.mixer(self.mixer_norm(x), state, read_at=read_at, pieces=pieces)
+        x = at_times(x, read_at) + mixed if self.residual else mixed
         if self.mlp is not None and self.mlp_norm is not None:
             changed = self.mlp(self.mlp_norm(x))
             x = x + changed if self.residual else changed

@@ -29,6 +29,7 @@ from statetrack.models import Tagger
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import OptimizerConfig, RunConfig
+from statetrack.training.folding import folded, norms_before_projections
 from statetrack.training.loop import (
     NonFiniteLoss,
     check_device,
@@ -114,6 +115,7 @@ class Stack:
 
         on_gpu = self.device.type == "cuda"
         self.room = self._room() if on_gpu else None
+        self.norms = norms_before_projections(self.model) if on_gpu else {}
         compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._train: Callable[[int], None] = self._train_steps
@@ -222,6 +224,7 @@ class Stack:
     ) -> Tensor:
         """One run's scores."""
         options = {"read_at": read_at, "pieces": pieces}
+        weights = folded(weights, self.norms)
         with autocast(self.device, self.config.precision):
             scores, _ = functional_call(self.model, weights, (tokens,), options)
         return scores
