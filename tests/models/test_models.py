@@ -203,19 +203,25 @@ def test_vmap_over_stacked_taggers_equals_a_loop() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (4, 32)], ids=["one product", "many"])
-def test_an_embedding_by_product_is_an_embedding(shape: tuple[int, int]) -> None:
-    """Exactly, under autocast too, and so is its gradient."""
-    from statetrack.models.embedding import PARTS, by_product
+@pytest.mark.parametrize("mapped", [False, True], ids=["alone", "vmap"])
+def test_a_look_up_by_products_is_an_embedding(shape: tuple[int, int], mapped: bool) -> None:
+    """Its gradient, too, which no autocast region makes less precise."""
+    from statetrack.models.embedding import PARTS, LookUp
 
     assert math.prod(shape) % PARTS == 0 or shape == (3, 7)
 
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(5, 8, generator=generator).requires_grad_()
-    tokens = torch.randint(0, 5, shape, generator=generator)
-    weights = torch.randn(*shape, 8, generator=generator)
+    weight = torch.randn(2, 5, 8, generator=generator).requires_grad_()
+    tokens = torch.randint(0, 5, (2, *shape), generator=generator)
+    weights = torch.randn(2, *shape, 8, generator=generator)
+    wanted = torch.stack([weight[run][tokens[run]] for run in (0, 1)])
+    want = torch.autograd.grad((wanted * weights).sum(), weight)[0]
+
+    def one(weight: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return LookUp.apply(weight[None], tokens[None])[0]
+
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = by_product(weight, tokens)
-    wanted = torch.nn.functional.embedding(tokens, weight)
-    assert torch.equal(got, wanted)
-    grads = [torch.autograd.grad((x * weights).sum(), weight)[0] for x in (got, wanted)]
-    torch.testing.assert_close(*grads)
+        run = torch.vmap(one) if mapped else LookUp.apply
+        got = run(weight, tokens)
+        assert torch.equal(got, wanted)
+        torch.testing.assert_close(torch.autograd.grad((got * weights).sum(), weight)[0], want)

@@ -1,47 +1,72 @@
 """A table of vectors that a GPU can learn quickly even when there are few of them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from statetrack._typing import Float, Int
 
-__all__ = ["Embedding", "by_product"]
+__all__ = ["Embedding", "look_up"]
 
 FEW = 512
-"""Vocabularies up to it are looked up by a product on a GPU."""
+"""Vocabularies up to it have a gradient by products on a GPU."""
 PARTS = 64
-"""Products that share the look-up, and so the gradient, of a whole batch."""
+"""Products that share the gradient of a whole batch."""
 
 
 class Embedding(nn.Module):
-    """tokens -> weight[tokens].
-
-    With a vocabulary of three, a third of all tokens add to the same row of the gradient, and a GPU
-    does such additions one after the other. There the look-up is a product with one-hot tokens, the
-    same numbers, whose gradient is a product too.
-    """
+    """tokens -> weight[tokens]."""
 
     def __init__(self, vocab_size: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, dim))
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time dim"]:
-        if tokens.is_cuda and len(self.weight) <= FEW:
-            return by_product(self.weight, tokens)
-        return embedding(tokens, self.weight)
+        return look_up(self.weight[None], tokens[None])[0]
 
 
-def by_product(
-    weight: Float[Tensor, "vocab dim"], tokens: Int[Tensor, "batch time"]
-) -> Float[Tensor, "batch time dim"]:
-    """weight[tokens], in the precision of the weights even under autocast.
+def look_up(
+    weight: Float[Tensor, "runs vocab dim"], tokens: Int[Tensor, "runs batch time"]
+) -> Float[Tensor, "runs batch time dim"]:
+    """weight[run, tokens[run]] of every run.
 
-    As `PARTS` products where there are enough tokens: the gradient of the weights is a sum over all
-    tokens, which one product would leave to a few blocks of the GPU.
+    With a vocabulary of three, a third of all tokens add to the same row of the gradient, and a GPU
+    does such additions one after the other: there it is made by products.
     """
-    parts = PARTS if tokens.numel() % PARTS == 0 else 1
-    one_hot = tokens.reshape(parts, -1, 1) == torch.arange(len(weight), device=tokens.device)
-    with torch.autocast(tokens.device.type, enabled=False):
-        rows = torch.bmm(one_hot.to(weight.dtype), weight.expand(parts, *weight.shape))
-    return rows.view(*tokens.shape, -1)
+    if tokens.is_cuda and weight.shape[1] <= FEW:
+        found: Tensor = LookUp.apply(weight, tokens)
+        return found
+    return torch.vmap(embedding)(tokens, weight)
+
+
+class LookUp(torch.autograd.Function):
+    """`look_up` with the gradient dWᵀ = Σ_t dy_t ⊗ one_hot(token_t), as `PARTS` products.
+
+    One product would leave the sum over all tokens to a few blocks of the GPU.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weight: Tensor, tokens: Tensor) -> Tensor:
+        runs = torch.arange(len(tokens), device=tokens.device)
+        return weight[runs[:, None, None], tokens]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        weight, tokens = inputs
+        ctx.save_for_backward(tokens)
+        ctx.vocab_size = weight.shape[1]
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        (tokens,) = ctx.saved_tensors
+        runs, size = len(tokens), tokens[0].numel()
+        parts = PARTS if size % PARTS == 0 else 1
+        rows = tokens.reshape(runs * parts, 1, -1)
+        one_hot = rows == torch.arange(ctx.vocab_size, device=tokens.device)[:, None]
+        with torch.autocast(dy.device.type, enabled=False):
+            sums = torch.bmm(one_hot.to(dy.dtype), dy.reshape(runs * parts, -1, dy.shape[-1]))
+        return sums.unflatten(0, (runs, parts)).sum(1), None

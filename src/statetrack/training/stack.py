@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from statetrack import ops, tasks
@@ -26,6 +26,7 @@ from statetrack._typing import Bool, Float, Int
 from statetrack.layers import registry
 from statetrack.layers._base import LayerInPieces
 from statetrack.models import Tagger
+from statetrack.models.embedding import look_up
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import OptimizerConfig, RunConfig
@@ -106,6 +107,7 @@ class Stack:
         self.layout = _Layout(models[0])
         weights = torch.stack([self.layout.flat(dict(m.named_parameters())) for m in models])
         self.model = models[0].to(self.device)  # its structure is used, its weights are not
+        self.body = _Body(self.model)
         self.buffers = _Buffers(self.configs, weights.to(self.device), self.layout)
         self.weights = self.layout.views(self.buffers.weights)
         self.streams = [
@@ -204,29 +206,30 @@ class Stack:
 
         def one(
             weights: dict[str, Tensor],
-            tokens: Tensor,
+            vectors: Tensor,
             targets: Tensor,
             read_at: Tensor | None,
             offsets: Tensor | None,
         ) -> tuple[Tensor, Tensor]:
             pieces = None if offsets is None else ops.Pieces(offsets, longest)
-            return loss_and_accuracy(self._scores(weights, tokens, read_at, pieces), targets)
+            return loss_and_accuracy(self._scores(weights, vectors, read_at, pieces), targets)
 
         places = (0, 0, 0, None if read_at is None else 0, None if offsets is None else 0)
-        return vmap(one, in_dims=places)(weights, tokens, targets, read_at, offsets)
+        vectors, others = _looked_up(weights, tokens)
+        return vmap(one, in_dims=places)(others, vectors, targets, read_at, offsets)
 
     def _scores(
         self,
         weights: dict[str, Tensor],
-        tokens: Tensor,
+        vectors: Tensor,
         read_at: Tensor | None,
         pieces: ops.Pieces | None = None,
     ) -> Tensor:
-        """One run's scores."""
-        options = {"read_at": read_at, "pieces": pieces}
-        weights = folded(weights, self.norms)
+        """One run's scores, from the vectors of its tokens."""
         with autocast(self.device, self.config.precision):
-            scores, _ = functional_call(self.model, weights, (tokens,), options)
+            scores: Tensor = functional_call(
+                self.body, folded(weights, self.norms), (vectors, read_at, pieces)
+            )
         return scores
 
     # ----------------------------------------------------------------------------- evaluation
@@ -254,7 +257,8 @@ class Stack:
     @torch.no_grad()
     def _tally(self, batches: list[Batch]) -> evaluation.Tally:
         def predict(tokens: Tensor, read_at: Tensor | None) -> Tensor:
-            return vmap(self._scores, in_dims=(0, None, None))(self.weights, tokens, read_at)
+            vectors, others = _looked_up(self.weights, tokens.expand(self.runs, -1, -1))
+            return vmap(self._scores, in_dims=(0, 0, None))(others, vectors, read_at)
 
         return evaluation.tally(predict, batches, runs=self.runs, dense=self.judge.dense)
 
@@ -432,6 +436,28 @@ class _Buffers:
         kept = torch.zeros_like(self.active)
         kept[runs] = True
         self.active.copy_(kept)
+
+
+class _Body(nn.Module):
+    """A tagger without its table of vectors: the look-up is done for all runs at once."""
+
+    def __init__(self, model: Tagger) -> None:
+        super().__init__()
+        self.backbone, self.head = model.backbone, model.head
+
+    def forward(self, vectors: Tensor, read_at: Tensor | None, pieces: ops.Pieces | None) -> Tensor:
+        x, _ = self.backbone(vectors, None, read_at, pieces)
+        scores: Tensor = self.head(x)
+        return scores
+
+
+def _looked_up(
+    weights: dict[str, Tensor], tokens: Int[Tensor, "runs rows time"]
+) -> tuple[Float[Tensor, "runs rows time dim"], dict[str, Tensor]]:
+    """The vectors of all tokens, and the weights of what comes after them."""
+    table = "embedding.weight"
+    others = {name: value for name, value in weights.items() if name != table}
+    return look_up(weights[table], tokens), others
 
 
 @torch.no_grad()
