@@ -181,6 +181,9 @@ def test_strided_empty_and_autocast(case: Case) -> None:
     plain = case.run(inputs, "triton")[0]
     strided = {name: torch.stack([x, x], dim=-1)[..., 0] for name, x in inputs.items()}
     assert torch.equal(case.run(strided, "triton")[0], plain)
+    wide = {name: torch.cat([x, x], dim=-1) for name, x in inputs.items()}
+    parts = {name: x[..., : x.shape[-1] // 2] for name, x in wide.items()}
+    assert torch.equal(case.run(parts, "triton")[0], plain)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert torch.equal(case.run(inputs, "triton")[0], plain)
     empty = {name: x if name in case.shared else x[:0] for name, x in inputs.items()}

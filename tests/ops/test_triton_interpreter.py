@@ -129,13 +129,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
         tile = {"N": 16, "BC": selective._block(256, 16, 256), "BN": 16, "LOW": -1.0}
         inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
-        types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32"
+        types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 i32"
         stack, _ = for_hopper(
             selective._forward_kernel, types, 1, **tile, SAVE=True, COMPUTE=tl.float32
         )
         assert stack == 0
         types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - {cut}"
-        types += " i32 i32 i32 i32 i32"
+        types += " i32 i32 i32 i32 i32 i32"
         stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, COMPUTE=tl.float32)
         assert stack == 0
 
@@ -387,7 +387,7 @@ else:
     @pytest.mark.parametrize("micro", [1, 2, 3])
     def test_delta_reads_parts_of_wide_rows_where_they_lie(micro: int) -> None:
         """q, k and v as slices of one projection: no copies, the same numbers."""
-        from statetrack.ops._triton import delta
+        from statetrack.ops._triton._runtime import by_token
 
         heads, key, value = 2, 4, 3
         sizes = [heads * key, micro * heads * key, micro * heads * value]
@@ -403,7 +403,7 @@ else:
             k = k.unflatten(-1, (micro, heads, key))
             v = v.unflatten(-1, (micro, heads, value))
             for part in (q, k, v):
-                taken, token = delta._by_token(part)
+                taken, token = by_token(part)
                 assert taken.data_ptr() == part.data_ptr() and token == sum(sizes)
             y, state = ops.delta_product(q, k, v, beta, gate, backend=backend)
             (grad,) = torch.autograd.grad(y.square().sum() + state.sum(), leaf)
@@ -416,11 +416,18 @@ else:
     @pytest.mark.parametrize("case", ONE_PER_OP)
     def test_strided_inputs_and_empty_batch(case: Case) -> None:
         inputs = case.inputs(3)
-        strided = {name: torch.stack([x, x], dim=-1)[..., 0] for name, x in inputs.items()}
-        for got, expected in zip(
-            case.run(strided, "triton"), case.run(inputs, "triton"), strict=True
-        ):
-            assert torch.equal(got, expected)
+        leaves = {name: x.requires_grad_() for name, x in inputs.items()}
+        strided = {name: torch.stack([x, x], dim=-1)[..., 0] for name, x in leaves.items()}
+        wide = {name: torch.cat([x, x], dim=-1) for name, x in leaves.items()}
+        parts = {name: x[..., : x.shape[-1] // 2] for name, x in wide.items()}
+        results = []
+        for given in (leaves, strided, parts):  # the last ones are taken as they lie
+            y, state = case.run(given, "triton")
+            grads = torch.autograd.grad(y.real.sin().sum(), list(leaves.values()))
+            results.append([y, state, *grads])
+        for other in results[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(other, results[0], strict=True))
+        inputs = case.inputs(3)
         empty = {name: x if name in case.shared else x[:0] for name, x in inputs.items()}
         _, grads = with_grads(case, empty, "triton")
         assert all(grads[name].shape == x.shape for name, x in empty.items())

@@ -28,20 +28,20 @@ def place(offsets_ptr, sequence, T, P):
 
 @triton.jit
 @no_type_check
-def load_row(ptr, t, T, size, index, COMPUTE: tl.constexpr):
-    """Row t of a [T, size] array at `index`; zeros from T on."""
+def load_row(ptr, t, T, step, size, index, COMPUTE: tl.constexpr):
+    """Row t of a [T, size] array at `index`, each row `step` numbers on; zeros from T on."""
     limit = tl.where(t < T, size, 0)
-    return tl.load(ptr + t * size + index, mask=index < limit, other=0.0).to(COMPUTE)
+    return tl.load(ptr + t * step + index, mask=index < limit, other=0.0).to(COMPUTE)
 
 
 @triton.jit
 @no_type_check
-def load_four(ptr, t, T, size, index, COMPUTE: tl.constexpr):
+def load_four(ptr, t, T, step, size, index, COMPUTE: tl.constexpr):
     """Rows t to t+3."""
-    x0 = load_row(ptr, t, T, size, index, COMPUTE)
-    x1 = load_row(ptr, t + 1, T, size, index, COMPUTE)
-    x2 = load_row(ptr, t + 2, T, size, index, COMPUTE)
-    x3 = load_row(ptr, t + 3, T, size, index, COMPUTE)
+    x0 = load_row(ptr, t, T, step, size, index, COMPUTE)
+    x1 = load_row(ptr, t + 1, T, step, size, index, COMPUTE)
+    x2 = load_row(ptr, t + 2, T, step, size, index, COMPUTE)
+    x3 = load_row(ptr, t + 3, T, step, size, index, COMPUTE)
     return x0, x1, x2, x3
 
 

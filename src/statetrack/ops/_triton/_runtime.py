@@ -1,5 +1,6 @@
 """What every kernel module needs from Triton: a version it can trust, dtypes, and a launch."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["check_version", "on_device_of", "power_of_two", "triton_dtype"]
+__all__ = ["by_token", "check_version", "on_device_of", "power_of_two", "triton_dtype"]
 
 # Triton 3.4.0 to 3.7.0 compile dot(trans(accumulator), x) wrongly for Hopper. No kernel here has
 # that pattern (transposes are loaded), and 3.6.0 passes every GPU test; older ones are refused.
@@ -45,3 +46,19 @@ def on_device_of(tensor: Tensor) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def by_token(x: Tensor) -> tuple[Tensor, int]:
+    """x [B,T,...] with every token in one piece, and the numbers from one token to the next.
+
+    A part of a wider row, as a projection to q, k and v at once leaves it, is taken as it lies.
+    """
+    batch, time, *inner = x.shape
+    size = math.prod(inner)
+    token = x.stride(1) if time > 1 else size
+    one_piece = all(
+        stride == math.prod(inner[axis + 1 :]) for axis, stride in enumerate(x.stride()[2:])
+    )
+    if one_piece and (batch == 1 or x.stride(0) == time * token):
+        return x, token
+    return x.contiguous(), size

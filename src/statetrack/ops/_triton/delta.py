@@ -23,7 +23,6 @@ S back by subtraction: S - k uᵀ. A gate cannot be undone (a = 0), so with one 
 each token from the last saved state, which lies at most 7 tokens back.
 """
 
-import math
 from typing import no_type_check
 
 import torch
@@ -38,7 +37,13 @@ from statetrack.ops._register import compute_dtype, differentiable_op, empty_gra
 from statetrack.ops._triton import _delta_chunked, _delta_short
 from statetrack.ops._triton._ahead import compiled_ahead, launch
 from statetrack.ops._triton._rows import place
-from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
+from statetrack.ops._triton._runtime import (
+    by_token,
+    check_version,
+    on_device_of,
+    power_of_two,
+    triton_dtype,
+)
 
 __all__ = ["delta_product"]
 
@@ -594,7 +599,7 @@ def _forward(
     with on_device_of(q):
         if _delta_short.takes(q, k, v, decay, state.dtype, longest):
             _delta_short.forward(
-                _by_token(q), _by_token(k), _by_token(v), beta.contiguous(), normalize, scale,
+                by_token(q), by_token(k), by_token(v), beta.contiguous(), normalize, scale,
                 _contiguous(initial_state), save, _contiguous(offsets), y, state, e, coef,
             )  # fmt: skip
         else:
@@ -623,7 +628,7 @@ def _launch_forward(
     value = v.shape[-1]
     keys, values, warps = _forward_tile(key, value)
     blocks = triton.cdiv(value, values)
-    (q, q_token), (k, k_token), (v, v_token) = _by_token(q), _by_token(k), _by_token(v)
+    (q, q_token), (k, k_token), (v, v_token) = by_token(q), by_token(k), by_token(v)
     launch(
         _forward_kernel,
         (len(state) * heads * blocks,),
@@ -719,7 +724,7 @@ def _backward(
     if _delta_short.takes(q, k, v, decay, state.dtype, longest):
         with on_device_of(q):
             _delta_short.backward(
-                _by_token(q), _by_token(k), normalize, scale, _contiguous(offsets), state, e, coef,
+                by_token(q), by_token(k), normalize, scale, _contiguous(offsets), state, e, coef,
                 dy.contiguous(), _contiguous(dstate), dq, dk, dv, dbeta,
                 None if initial_state is None else dstart,
             )  # fmt: skip
@@ -732,7 +737,7 @@ def _backward(
     slabs = sums
     if blocks > 1:
         slabs = [state.new_empty(blocks, *grad.shape) for grad in sums]
-    (q, q_token), (k, k_token) = _by_token(q), _by_token(k)
+    (q, q_token), (k, k_token) = by_token(q), by_token(k)
     with on_device_of(q):
         launch(
             _backward_kernel,
@@ -803,22 +808,6 @@ def _backward_fake(
 ) -> tuple[Tensor, ...]:
     inputs = (q, k, v, beta, decay, initial_state, None)  # offsets have no gradient
     return empty_grads(*inputs)
-
-
-def _by_token(x: Tensor) -> tuple[Tensor, int]:
-    """x [B,T,...] with every token in one piece, and the numbers from one token to the next.
-
-    A part of a wider row, as a projection to q, k and v at once leaves it, is taken as it lies.
-    """
-    batch, time, *inner = x.shape
-    size = math.prod(inner)
-    token = x.stride(1) if time > 1 else size
-    one_piece = all(
-        stride == math.prod(inner[axis + 1 :]) for axis, stride in enumerate(x.stride()[2:])
-    )
-    if one_piece and (batch == 1 or x.stride(0) == time * token):
-        return x, token
-    return x.contiguous(), size
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

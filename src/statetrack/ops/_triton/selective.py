@@ -26,7 +26,13 @@ from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton._rows import load_four, place, store_row
-from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
+from statetrack.ops._triton._runtime import (
+    by_token,
+    check_version,
+    on_device_of,
+    power_of_two,
+    triton_dtype,
+)
 
 __all__ = ["selective_scan"]
 
@@ -91,6 +97,7 @@ def _forward_kernel(
     channels,
     P,
     rows_per_group,
+    BC_token,
     N: tl.constexpr,
     BC: tl.constexpr,
     BN: tl.constexpr,
@@ -112,8 +119,8 @@ def _forward_kernel(
     u_ptr += token * channels
     delta_ptr += token * channels
     y_ptr += token * channels
-    B_ptr += token * N
-    C_ptr += token * N
+    B_ptr += token * BC_token
+    C_ptr += token * BC_token
     A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
     log2_decay = A * LOG2_E
     h = tl.zeros([BC, BN], COMPUTE)
@@ -124,18 +131,18 @@ def _forward_kernel(
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
 
     kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
-    u = load_four(u_ptr, 0, T, channels, c, COMPUTE)
-    delta = load_four(delta_ptr, 0, T, channels, c, COMPUTE)
-    B = load_four(B_ptr, 0, T, N, n, COMPUTE)
-    C = load_four(C_ptr, 0, T, N, n, COMPUTE)
+    u = load_four(u_ptr, 0, T, channels, channels, c, COMPUTE)
+    delta = load_four(delta_ptr, 0, T, channels, channels, c, COMPUTE)
+    B = load_four(B_ptr, 0, T, BC_token, N, n, COMPUTE)
+    C = load_four(C_ptr, 0, T, BC_token, N, n, COMPUTE)
     for t in range(0, T, 4):
         if SAVE:
             tl.store(kept_at, h, mask=inside)
             kept_at += size
-        next_u = load_four(u_ptr, t + 4, T, channels, c, COMPUTE)
-        next_delta = load_four(delta_ptr, t + 4, T, channels, c, COMPUTE)
-        next_B = load_four(B_ptr, t + 4, T, N, n, COMPUTE)
-        next_C = load_four(C_ptr, t + 4, T, N, n, COMPUTE)
+        next_u = load_four(u_ptr, t + 4, T, channels, channels, c, COMPUTE)
+        next_delta = load_four(delta_ptr, t + 4, T, channels, channels, c, COMPUTE)
+        next_B = load_four(B_ptr, t + 4, T, BC_token, N, n, COMPUTE)
+        next_C = load_four(C_ptr, t + 4, T, BC_token, N, n, COMPUTE)
         for i in tl.static_range(4):
             h, _ = _step(h, u[i], delta[i], log2_decay, B[i], LOW)
             y = tl.sum(h * C[i][None, :], 1) + D * u[i]
@@ -208,6 +215,7 @@ def _backward_kernel(
     channels,
     P,
     rows_per_group,
+    BC_token,
     batch,
     N: tl.constexpr,
     BC: tl.constexpr,
@@ -233,8 +241,8 @@ def _backward_kernel(
     dy_ptr += token * channels
     du_ptr += token * channels
     ddelta_ptr += token * channels
-    B_ptr += token * N
-    C_ptr += token * N
+    B_ptr += token * BC_token
+    C_ptr += token * BC_token
     dB_ptr += (block * batch * time + token) * N
     dC_ptr += (block * batch * time + token) * N
     A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
@@ -253,11 +261,11 @@ def _backward_kernel(
     for i in range(groups):
         t = (groups - 1 - i) * 4
         h = (tl.load(kept_at + (t // 4) * size, mask=inside, other=0.0),)
-        u = load_four(u_ptr, t, T, channels, c, COMPUTE)
-        delta = load_four(delta_ptr, t, T, channels, c, COMPUTE)
-        B = load_four(B_ptr, t, T, N, n, COMPUTE)
-        C = load_four(C_ptr, t, T, N, n, COMPUTE)
-        dy = load_four(dy_ptr, t, T, channels, c, COMPUTE)
+        u = load_four(u_ptr, t, T, channels, channels, c, COMPUTE)
+        delta = load_four(delta_ptr, t, T, channels, channels, c, COMPUTE)
+        B = load_four(B_ptr, t, T, BC_token, N, n, COMPUTE)
+        C = load_four(C_ptr, t, T, BC_token, N, n, COMPUTE)
+        dy = load_four(dy_ptr, t, T, channels, channels, c, COMPUTE)
         E = ()
         for i in tl.static_range(4):
             after, decay = _step(h[i], u[i], delta[i], log2_decay, B[i], LOW)
@@ -316,6 +324,14 @@ def _sum_kernel(parts_ptr, dB_ptr, dC_ptr, size, count, BLOCK: tl.constexpr, COM
 # ------------------------------------------------------------------------------------- launches
 
 
+def _alike(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor, int]:
+    """B and C with the numbers from one token to the next, the same for both."""
+    (B, token), (C, other) = by_token(B), by_token(C)
+    if token == other:
+        return B, C, token
+    return B.contiguous(), C.contiguous(), B.shape[-1]
+
+
 def _block(channels: int, state: int, elements: int) -> int:
     """Channels per program, which is one warp: few enough that a lane holds little."""
     return max(1, min(power_of_two(channels), elements // power_of_two(state)))
@@ -340,13 +356,14 @@ def _forward(
     _, time, channels = u.shape
     size = A.shape[-1]
     block = _block(channels, size, 256)
+    B, C, BC_token = _alike(B, C)
     with on_device_of(u):
         _forward_kernel[(len(state) * triton.cdiv(channels, block),)](
             u.contiguous(),
             delta.contiguous(),
             A.contiguous(),
-            B.contiguous(),
-            C.contiguous(),
+            B,
+            C,
             None if D is None else D.contiguous(),
             None if initial_state is None else initial_state.contiguous(),
             y,
@@ -357,6 +374,7 @@ def _forward(
             channels,
             in_a_row(offsets),
             len(state) // A.shape[0],
+            BC_token,
             N=size,
             BC=block,
             BN=power_of_two(size),
@@ -418,13 +436,14 @@ def _backward(
     dA_rows = torch.empty_like(state)
     dD_rows = None if D is None else state.new_empty(len(state), channels)
     parts = state.new_empty(2, blocks, batch, time, size)  # of dB and dC
+    B, C, BC_token = _alike(B, C)
     with on_device_of(u):
         _backward_kernel[(len(state) * blocks,)](
             u.contiguous(),
             delta.contiguous(),
             A.contiguous(),
-            B.contiguous(),
-            C.contiguous(),
+            B,
+            C,
             None if D is None else D.contiguous(),
             kept,
             dy.contiguous(),
@@ -441,6 +460,7 @@ def _backward(
             channels,
             in_a_row(offsets),
             len(state) // A.shape[0],
+            BC_token,
             batch,
             N=size,
             BC=block,
