@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import Tensor
 
+from statetrack import ops
 from tests.gpu.test_kernels import expect_match
+from tests.helpers import relative_error
 from tests.ops.cases import Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -29,8 +32,6 @@ def test_every_width(channels: int, time: int, width: int, dtype: torch.dtype) -
 
 def test_runs_of_a_stack_keep_their_own_weights() -> None:
     """vmap over runs: every run has its own filter, in the forward pass and in the gradients."""
-    from statetrack import ops
-
     g = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(3, 5, 40, 96, generator=g, device="cuda")
     weight = torch.randn(3, 96, 4, generator=g, device="cuda", requires_grad=True)
@@ -47,3 +48,55 @@ def test_runs_of_a_stack_keep_their_own_weights() -> None:
         assert torch.equal(stacked[i], alone)
         for got, want in zip(grads, expected, strict=True):
             assert torch.allclose(got[i], want[i], rtol=1e-5, atol=1e-4)
+
+
+TIME, CHANNELS, PIECES = 22_016, 384, 1024
+
+
+def training_rows(rows: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
+    """Rows of sequences of 3 to 40 tokens and then of padding, in pieces of 40 and of 0 tokens."""
+    g = torch.Generator("cuda").manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
+    ends = torch.randint(3, 41, (rows, PIECES), generator=g, device="cuda").cumsum(1)
+    padding = ends[:, -1:] + 40 * torch.arange(1, TIME // 40, device="cuda")
+    offsets = torch.cat([ends.new_zeros(rows, 1), ends, padding], dim=1).clamp(max=TIME)
+    offsets[:, -1] = TIME
+    inputs = {"x": draw(rows, TIME, CHANNELS).to(dtype), "weight": draw(CHANNELS, 4)}
+    return inputs | {"bias": draw(CHANNELS)}, offsets
+
+
+def in_pieces(
+    inputs: dict[str, Tensor], offsets: Tensor, backend: ops.Backend, use_states: bool = True
+) -> dict[str, Tensor]:
+    """Outputs and gradients by name."""
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+    pieces = ops.Pieces(offsets, 40)
+    y, states = ops.short_convolution(**leaves, activation="silu", pieces=pieces, backend=backend)
+    loss = y.double().square().sum() + (states.double().sin().sum() if use_states else 0)
+    grads = torch.autograd.grad(loss, list(leaves.values()))
+    named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
+    return {"y": y.detach(), "states": states.detach()} | named
+
+
+@pytest.mark.parametrize("use_states", [False, True], ids=["y", "y and states"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_row_of_a_training_step(dtype: torch.dtype, use_states: bool) -> None:
+    inputs, offsets = training_rows(1, dtype)
+    got = in_pieces(inputs, offsets, "triton", use_states)
+    exact = {name: x.double() for name, x in inputs.items()}
+    for name, want in in_pieces(exact, offsets, "reference", use_states).items():
+        assert relative_error(got[name], want) < (2e-5 if dtype == torch.float32 else 1e-2), name
+
+
+def test_rows_of_a_training_step_are_as_if_alone() -> None:
+    """Twelve rows go in longer segments than one; their parts of the weights' gradients add up."""
+    inputs, offsets = training_rows(12, torch.float32)
+    together = in_pieces(inputs, offsets, "triton")
+    alone = [
+        in_pieces(inputs | {"x": inputs["x"][b : b + 1]}, offsets[b : b + 1], "triton")
+        for b in range(12)
+    ]
+    for name, got in together.items():
+        each = [results[name] for results in alone]
+        want = sum(each) if name in ("dweight", "dbias") else torch.cat(each)
+        assert relative_error(got, want) < 1e-5, name

@@ -1,15 +1,18 @@
 """`short_convolution` in one pass over memory: one kernel forward, one backward.
 
-Letters: B batch, T time, C channels, W width, G groups. One program takes a block of channels of
-one batch row through a segment of time with the last W - 1 inputs in registers, so every input is
-read once. Four tokens are loaded while four are computed. The sums z are not kept: the backward
-walks a segment from its end to its start with two windows in registers, of the inputs and of dz,
-computes z again, and gets dx_t from dz_t .. dz_{t+W-1} and the gradient of the weights on the way.
-It starts W - 1 tokens behind the segment's end, whose dz the segment's last tokens need; the first
-segment walks on into the initial state. The weights' gradients leave as one part per program and
-are added up outside: the result does not depend on the order of programs.
+Letters: B batch, T time, C channels, W width, G groups, P pieces of a row (`Pieces`). One program
+takes a block of channels of one batch row through a segment of time, from its start to its end and
+across the borders of pieces, with the last W - 1 inputs in registers, so every input is read once.
+Four tokens are loaded while four are computed. Where a piece ends these registers are its final
+state: they are stored, and cleared for the next piece. A program finds its first piece in the
+offsets and has the ends of two pieces at hand from there on, so that a token which begins no piece
+costs one comparison more. Without pieces a row is one.
 
-Where a row is cut into P pieces (`Pieces`), a piece is what a row is above, walked in one go.
+The sums z are not kept: the backward computes them again from the same window. Token t gives its
+part of dx_{t-W+1} .. dx_t, which wait in registers too; the oldest is then complete, and where a
+piece ends all of them are. A program goes on W - 1 tokens behind its segment, whose dz the
+segment's last inputs need. The weights' gradients leave as one part per program and are added up
+outside: the result does not depend on the order of programs.
 """
 
 from typing import no_type_check
@@ -21,12 +24,13 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
-from statetrack.ops._triton._rows import place
 from statetrack.ops._triton._runtime import check_version, on_device_of, power_of_two, triton_dtype
 
 __all__ = ["short_convolution"]
 
 SEGMENT = 128  # tokens of one program
+SHORTEST = 32  # the same where that would leave too few programs
+PROGRAMS = 2048  # that keep a large GPU busy
 
 
 def short_convolution(
@@ -50,28 +54,93 @@ def short_convolution(
 
 @triton.jit
 @no_type_check
-def _input(x_ptr, start_ptr, t, T, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr):
-    """Input t of one sequence: from x, before it from the initial state, else zeros."""
-    limit = tl.where((t >= 0) & (t < T), channels, 0)
-    x = tl.load(x_ptr + t * channels + c, mask=c < limit, other=0.0).to(COMPUTE)
+def _input(x_ptr, start_ptr, t, begin, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr):
+    """Input t < 0 of a piece: before its begin it is of the initial state, or zeros."""
+    inside = c < channels
+    x = tl.load(x_ptr + t * channels + c, mask=inside & (t >= begin), other=0.0).to(COMPUTE)
     if start_ptr is not None:
-        limit = tl.where((t < 0) & (t > -W), channels, 0)
-        before = start_ptr + (t + W - 1) * channels + c
-        x += tl.load(before, mask=c < limit, other=0.0).to(COMPUTE)
+        age = t - begin
+        before = start_ptr + (age + W - 1) * channels + c
+        x += tl.load(before, mask=inside & (age < 0) & (age > -W), other=0.0).to(COMPUTE)
     return x
 
 
 @triton.jit
 @no_type_check
-def _four_inputs(
-    x_ptr, start_ptr, t, STEP: tl.constexpr, T, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr
-):
-    """Inputs t, t + STEP, t + 2 STEP, t + 3 STEP."""
-    x0 = _input(x_ptr, start_ptr, t, T, channels, c, W, COMPUTE)
-    x1 = _input(x_ptr, start_ptr, t + STEP, T, channels, c, W, COMPUTE)
-    x2 = _input(x_ptr, start_ptr, t + 2 * STEP, T, channels, c, W, COMPUTE)
-    x3 = _input(x_ptr, start_ptr, t + 3 * STEP, T, channels, c, W, COMPUTE)
+def _four(x_ptr, t, T, channels, c):
+    """Tokens t to t + 3 as they are in memory; zeros from T on."""
+    inside = c < channels
+    x_ptr += t * channels + c
+    x0 = tl.load(x_ptr, mask=inside & (t < T), other=0.0)
+    x1 = tl.load(x_ptr + channels, mask=inside & (t + 1 < T), other=0.0)
+    x2 = tl.load(x_ptr + 2 * channels, mask=inside & (t + 2 < T), other=0.0)
+    x3 = tl.load(x_ptr + 3 * channels, mask=inside & (t + 3 < T), other=0.0)
     return x0, x1, x2, x3
+
+
+@triton.jit
+@no_type_check
+def _piece_of(offsets_ptr, t, P):
+    """The last piece that begins at or before token t of a row, P for its end; 0 if none does."""
+    lane = tl.arange(0, 128)
+    piece = 0
+    count = P + 1  # offsets that are left to search
+    while count > 1:
+        step = tl.cdiv(count, 128)
+        begin = tl.load(offsets_ptr + piece + lane * step, mask=lane * step < count, other=t + 1)
+        ahead = tl.maximum(tl.sum((begin <= t).to(tl.int32)) - 1, 0) * step
+        piece += ahead
+        count = tl.minimum(step, count - ahead)
+    return piece
+
+
+@triton.jit
+@no_type_check
+def _begin(offsets_ptr, piece, first, P):
+    """Where a piece of a row begins, counted from token `first`; from piece P on, the row's end."""
+    return tl.load(offsets_ptr + tl.minimum(piece, P)).to(tl.int32) - first
+
+
+@triton.jit
+@no_type_check
+def _place(offsets_ptr, first, T, P):
+    """The piece of the token before `first`: (which, begin, end, end of the next one).
+
+    In a row that begins with `first` it is the first piece. Without offsets the row is one.
+    """
+    piece = 0
+    begin = -first
+    border = T
+    after = T
+    if offsets_ptr is not None:
+        piece = _piece_of(offsets_ptr, first - 1, P)
+        begin = _begin(offsets_ptr, piece, first, P)
+        border = _begin(offsets_ptr, piece + 1, first, P)
+        after = _begin(offsets_ptr, piece + 2, first, P)
+    return piece, begin, border, after
+
+
+@triton.jit
+@no_type_check
+def _next(offsets_ptr, piece, border, after, first, T, P):
+    """From a piece that ends at `border` to the next with a token: as `_place`, without begin."""
+    t = border
+    piece += 1
+    border = after
+    after = _begin(offsets_ptr, piece + 2, first, P)
+    while (border == t) & (t < T) & (piece < P):
+        piece += 1
+        border = after
+        after = _begin(offsets_ptr, piece + 2, first, P)
+    return piece, border, after
+
+
+@triton.jit
+@no_type_check
+def _store_state(final_ptr, sequence, state, channels, c, W: tl.constexpr):
+    for j in tl.static_range(W - 1):
+        at = final_ptr + (sequence * (W - 1) + j) * channels + c
+        tl.store(at, state[j], mask=c < channels)
 
 
 @triton.jit
@@ -103,45 +172,71 @@ def _forward_kernel(
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    line, start, T = place(offsets_ptr, b, time, P)
-    first = tl.program_id(2) * SEGMENT
-    last = T if offsets_ptr is not None else tl.minimum(first + SEGMENT, T)
-    x_ptr += (line * time + start) * channels
-    y_ptr += (line * time + start) * channels
-    final_ptr += b * (W - 1) * channels
+    first = tl.program_id(2) * SEGMENT  # of the row; tokens are counted from here on
+    T = time - first
+    last = tl.minimum(SEGMENT, T)
+    x_ptr += (b * time + first) * channels
+    y_ptr += (b * time + first) * channels
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
+    if offsets_ptr is not None:
+        offsets_ptr += b * (P + 1)
+    piece, begin, border, after = _place(offsets_ptr, first, T, P)
 
     at = weight_ptr + (group * channels + c) * W
     weight = ()
     window = ()
+    nothing = ()
     for j in tl.static_range(W):
         weight = weight + (tl.load(at + j, mask=c < channels, other=0.0).to(COMPUTE),)
         if j < W - 1:
-            t = first - (W - 1) + j
-            window = window + (_input(x_ptr, start_ptr, t, T, channels, c, W, COMPUTE),)
+            t = j - (W - 1)
+            window = window + (_input(x_ptr, start_ptr, t, begin, channels, c, W, COMPUTE),)
+            nothing = nothing + (tl.zeros([BC], COMPUTE),)
     bias = tl.zeros([BC], COMPUTE)
     if bias_ptr is not None:
         bias += tl.load(bias_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
 
-    here = _four_inputs(x_ptr, start_ptr, first, 1, T, channels, c, W, COMPUTE)
-    for t in range(first, last, 4):
-        later = _four_inputs(x_ptr, start_ptr, t + 4, 1, T, channels, c, W, COMPUTE)
+    here = _four(x_ptr, 0, T, channels, c)
+    end = last + (last == T).to(tl.int32)  # the end of a row is a border to come to
+    for t in range(0, end, 4):
+        later = _four(x_ptr, t + 4, T, channels, c)
         for i in tl.static_range(4):
-            window = window + (here[i],)
+            if t + i == border:
+                _store_state(final_ptr, b * P + piece, window, channels, c, W)
+                window = nothing
+                if offsets_ptr is not None:
+                    piece, border, after = _next(offsets_ptr, piece, border, after, first, T, P)
+            window = window + (here[i].to(COMPUTE),)
             z = bias
             for j in tl.static_range(W):
                 z += weight[j] * window[j]
             if SILU:
                 z = z * _sigmoid(z)
-            limit = tl.where(t + i < last, channels, 0)
-            tl.store(y_ptr + (t + i) * channels + c, z, mask=c < limit)
+            mask = (c < channels) & (t + i < last)
+            tl.store(y_ptr + (t + i) * channels + c, z, mask=mask)
             window = window[1:]
         here = later
-    if last == T:
-        for j in tl.static_range(W - 1):
-            x = _input(x_ptr, start_ptr, T - (W - 1) + j, T, channels, c, W, COMPUTE)
-            tl.store(final_ptr + j * channels + c, x, mask=c < channels)
+    if offsets_ptr is not None:
+        share = tl.cdiv(P, tl.num_programs(2))  # of the row's pieces; the empty ones are not met
+        lowest = tl.program_id(2) * share
+        for other in range(lowest, tl.minimum(lowest + share, P)):
+            if tl.load(offsets_ptr + other) == tl.load(offsets_ptr + other + 1):
+                _store_state(final_ptr, b * P + other, nothing, channels, c, W)
+
+
+@triton.jit
+@no_type_check
+def _give(dx_ptr, dstart_ptr, dx, row, floor, last, channels, c, W: tl.constexpr):
+    """Stores the gradient of input `row` if it is one from `floor` to `last` - 1.
+
+    Those before token 0 are of the initial state, where there is one.
+    """
+    wanted = (c < channels) & (row >= floor) & (row < last)
+    if dstart_ptr is not None:
+        tl.store(dstart_ptr + (row + W - 1) * channels + c, dx, mask=wanted & (row < 0))
+        wanted = wanted & (row >= 0)
+    tl.store(dx_ptr + row * channels + c, dx, mask=wanted)
 
 
 @triton.jit
@@ -168,85 +263,85 @@ def _backward_kernel(
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """parts [BP, segments, W + 1, C]: the gradients of the taps and, last, of the bias."""
+    """parts [B, segments, W + 1, C]: the gradients of the taps and, last, of the bias."""
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     segment = tl.program_id(2)
-    line, start, T = place(offsets_ptr, b, time, P)
     first = segment * SEGMENT
-    last = T if offsets_ptr is not None else tl.minimum(first + SEGMENT, T)
-    x_ptr += (line * time + start) * channels
-    dy_ptr += (line * time + start) * channels
-    dx_ptr += (line * time + start) * channels
-    if dfinal_ptr is not None:
-        dfinal_ptr += b * (W - 1) * channels
+    T = time - first
+    last = tl.minimum(SEGMENT, T)
+    x_ptr += (b * time + first) * channels
+    dy_ptr += (b * time + first) * channels
+    dx_ptr += (b * time + first) * channels
+    floor = 0  # no gradient of an earlier input is stored from here on
+    given_ptr = None
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
-        dstart_ptr += b * (W - 1) * channels
+        given_ptr = dstart_ptr + b * (W - 1) * channels
+        floor = tl.where(first == 0, 1 - W, 0)
+    if offsets_ptr is not None:
+        offsets_ptr += b * (P + 1)
+    piece, begin, border, after = _place(offsets_ptr, first, T, P)
 
-    top = last + W - 2  # the first token of the walk
     at = weight_ptr + (group * channels + c) * W
     weight = ()
-    window = ()  # inputs t-W+2 .. t; input t-W+1 comes from memory
-    dz_later = ()  # dz_{t+1} .. dz_{t+W-1}
+    window = ()  # inputs t-W+1 .. t-1
+    dxs = ()  # of them, what tokens before t gave
     dweight = ()
+    nothing = ()
     for j in tl.static_range(W):
         weight = weight + (tl.load(at + j, mask=c < channels, other=0.0).to(COMPUTE),)
         dweight = dweight + (tl.zeros([BC], COMPUTE),)
         if j < W - 1:
-            t = top - (W - 2) + j
-            window = window + (_input(x_ptr, start_ptr, t, T, channels, c, W, COMPUTE),)
-            dz_later = dz_later + (tl.zeros([BC], COMPUTE),)
+            t = j - (W - 1)
+            window = window + (_input(x_ptr, start_ptr, t, begin, channels, c, W, COMPUTE),)
+            dxs = dxs + (tl.zeros([BC], COMPUTE),)
+            nothing = nothing + (tl.zeros([BC], COMPUTE),)
     dbias = tl.zeros([BC], COMPUTE)
     bias = tl.zeros([BC], COMPUTE)
     if bias_ptr is not None:
         bias += tl.load(bias_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
 
-    end = first
-    if start_ptr is not None:
-        end = tl.where(first == 0, 1 - W, first)
-    oldest = top - (W - 1)
-    xs = _four_inputs(x_ptr, start_ptr, oldest, -1, T, channels, c, W, COMPUTE)
-    dys = _four_inputs(dy_ptr, None, top, -1, T, channels, c, W, COMPUTE)
-    for step in range(0, top - end + 1, 4):
-        t = top - step
-        xs_next = _four_inputs(x_ptr, start_ptr, t - W - 3, -1, T, channels, c, W, COMPUTE)
-        dys_next = _four_inputs(dy_ptr, None, t - 4, -1, T, channels, c, W, COMPUTE)
+    xs = _four(x_ptr, 0, T, channels, c)
+    dys = _four(dy_ptr, 0, T, channels, c)
+    for step in range(0, last + W - 1, 4):
+        xs_next = _four(x_ptr, step + 4, T, channels, c)
+        dys_next = _four(dy_ptr, step + 4, T, channels, c)
         for i in tl.static_range(4):
-            window = (xs[i],) + window
-            dz = dys[i]
+            t = step + i
+            if t == border:
+                for j in tl.static_range(W - 1):
+                    dx = dxs[j]
+                    if dfinal_ptr is not None:  # the last W - 1 inputs are the final state too
+                        at = dfinal_ptr + ((b * P + piece) * (W - 1) + j) * channels + c
+                        dx += tl.load(at, mask=c < channels, other=0.0).to(COMPUTE)
+                    _give(dx_ptr, given_ptr, dx, t + j - (W - 1), floor, last, channels, c, W)
+                floor = t  # so that what is left in dxs is never stored
+                window = nothing
+                if offsets_ptr is not None:
+                    piece, border, after = _next(offsets_ptr, piece, border, after, first, T, P)
+            window = window + (xs[i].to(COMPUTE),)
+            dz = dys[i].to(COMPUTE)
             if SILU:
                 z = bias
                 for j in tl.static_range(W):
                     z += weight[j] * window[j]
                 gate = _sigmoid(z)
-                slope = gate * (1.0 + z * (1.0 - gate))
-                # beyond the sequence dy is 0, and so is dz whatever z is
-                dz = tl.where((t - i >= 0) & (t - i < T), dz * slope, 0.0)
-            dx = weight[W - 1] * dz
-            for j in tl.static_range(W - 1):
-                dx += weight[W - 2 - j] * dz_later[j]
-            if dfinal_ptr is not None:  # the last W - 1 inputs are the final state too
-                row = t - i - T + W - 1
-                limit = tl.where((row >= 0) & (t - i < T), channels, 0)
-                final = tl.load(dfinal_ptr + row * channels + c, mask=c < limit, other=0.0)
-                dx += final.to(COMPUTE)
-            limit = tl.where((t - i >= first) & (t - i < last), channels, 0)
-            tl.store(dx_ptr + (t - i) * channels + c, dx, mask=c < limit)
-            if start_ptr is not None:
-                limit = tl.where((t - i < 0) & (t - i >= end), channels, 0)
-                before = dstart_ptr + (t - i + W - 1) * channels + c
-                tl.store(before, dx, mask=c < limit)
-            dz_later = (dz,) + dz_later
-            dz_later = dz_later[: W - 1]
-            dz = tl.where((t - i >= first) & (t - i < last), dz, 0.0)  # counted here, once
+                dz *= gate * (1.0 + z * (1.0 - gate))
+            dxs = dxs + (tl.zeros([BC], COMPUTE),)
+            sums = ()
+            for j in tl.static_range(W):
+                sums = sums + (dxs[j] + weight[j] * dz,)
+            _give(dx_ptr, given_ptr, sums[0], t - (W - 1), floor, last, channels, c, W)
+            dxs = sums[1:]
+            dz = tl.where(t < last, dz, 0.0)  # the weights' gradients count every token once
             dbias += dz
             sums = ()
             for j in tl.static_range(W):
                 sums = sums + (dweight[j] + dz * window[j],)
             dweight = sums
-            window = window[: W - 1]
+            window = window[1:]
         xs = xs_next
         dys = dys_next
 
@@ -264,6 +359,14 @@ def _block(channels: int) -> int:
     return min(power_of_two(channels), 128)
 
 
+def _segment(rows: int, time: int, blocks: int) -> int:
+    """Tokens of a program, a multiple of four, for rows in so many blocks of channels."""
+    segment = SEGMENT
+    while segment > SHORTEST and rows * blocks * triton.cdiv(time, segment) < PROGRAMS:
+        segment //= 2
+    return 4 * triton.cdiv(segment, 4)
+
+
 def _forward(
     x: Tensor,
     weight: Tensor,
@@ -275,11 +378,12 @@ def _forward(
     y, state = _forward_fake(x, weight, bias, use_silu, initial_state, offsets)
     if x.numel() == 0:
         return y, state
-    _, time, channels = x.shape
-    sequences, block = len(state), _block(channels)
-    segments = 1 if offsets is not None else triton.cdiv(time, SEGMENT)
+    rows, time, channels = x.shape
+    block = _block(channels)
+    blocks = triton.cdiv(channels, block)
+    segment = _segment(rows, time, blocks)
     with on_device_of(x):
-        _forward_kernel[(sequences, triton.cdiv(channels, block), segments)](
+        _forward_kernel[(rows, blocks, triton.cdiv(time, segment))](
             x.contiguous(),
             weight.contiguous(),
             _contiguous(bias),
@@ -290,9 +394,9 @@ def _forward(
             time,
             channels,
             in_a_row(offsets),
-            sequences // weight.shape[0],
+            rows // weight.shape[0],
             W=weight.shape[2],
-            SEGMENT=SEGMENT,
+            SEGMENT=segment,
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
@@ -330,13 +434,15 @@ def _backward(
     dx, dweight, dbias, dstart, none = grads
     if x.numel() == 0:
         return dx, dweight.zero_(), dbias.zero_(), dstart, none
-    _, time, channels = x.shape
+    rows, time, channels = x.shape
     groups, _, width = weight.shape
-    sequences, block = len(state), _block(channels)
-    segments = 1 if offsets is not None else triton.cdiv(time, SEGMENT)
-    parts = state.new_empty(sequences, segments, width + 1, channels)
+    block = _block(channels)
+    blocks = triton.cdiv(channels, block)
+    segment = _segment(rows, time, blocks)
+    segments = triton.cdiv(time, segment)
+    parts = state.new_empty(rows, segments, width + 1, channels)
     with on_device_of(x):
-        _backward_kernel[(sequences, triton.cdiv(channels, block), segments)](
+        _backward_kernel[(rows, blocks, segments)](
             x.contiguous(),
             weight.contiguous(),
             _contiguous(bias),
@@ -350,10 +456,10 @@ def _backward(
             time,
             channels,
             in_a_row(offsets),
-            sequences // groups,
+            rows // groups,
             segments,
             W=width,
-            SEGMENT=SEGMENT,
+            SEGMENT=segment,
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
