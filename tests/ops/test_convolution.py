@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -42,12 +43,27 @@ def test_equals_pytorchs_own(backend: ops.Backend) -> None:
     assert torch.equal(state, x[:, 17:])
 
 
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_parts_are_those_of_the_whole(backend: ops.Backend) -> None:
+    x, weight = draw(2, 5, 6), draw(6, 4, seed=1)
+    pieces = ops.Pieces(torch.tensor([[0, 2, 5], [0, 0, 5]]), 5)
+    for cuts in (None, pieces):
+        whole, state = ops.short_convolution(x, weight, pieces=cuts, backend=backend)
+        parts, same = ops.short_convolution(
+            x, weight, pieces=cuts, sizes=(1, 3, 2), backend=backend
+        )
+        assert [part.shape[2] for part in parts] == [1, 3, 2]
+        assert torch.equal(torch.cat(tuple(parts), dim=2), whole) and torch.equal(same, state)
+
+
 def test_an_unknown_activation_and_no_taps_are_refused() -> None:
     function = unhooked(ops.short_convolution)
     with pytest.raises(ValueError, match="activation='relu' is not 'silu' or None"):
         function(draw(1, 2, 3), draw(3, 4), activation="relu")
     with pytest.raises(ValueError, match="width must be at least 1"):
         function(draw(1, 2, 3), draw(3, 0))
+    with pytest.raises(ValueError, match=r"sizes=\(1, 1\) must add up to channels = 3"):
+        function(draw(1, 2, 3), draw(3, 4), sizes=(1, 1))
 
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -173,6 +189,34 @@ else:
                 outside = [t for t in range(21) if not same_piece(row, t, token)]
                 assert not got["y"][b, outside].isnan().any()
                 assert not got["dx"][b, outside].isnan().any()
+
+    @pytest.mark.parametrize(
+        "sizes", [(4, 4, 4), (4, 8), (12,), (4, 6, 2), (0, 12), (4, 4, 2, 2)], ids=str
+    )
+    def test_parts_and_their_gradients(sizes: tuple[int, ...]) -> None:
+        """Of whole blocks of channels or not, for a stack of runs, and with a part nobody used."""
+        x, weight = draw(2, 2, 11, 12), draw(2, 12, 4, seed=1)
+        offsets = torch.tensor([[[0, 3, 4, 4, 11], [0, 0, 7, 9, 11]]]).expand(2, -1, -1)
+
+        def run(cut: bool, x: Tensor, weight: Tensor, offsets: Tensor) -> tuple[Tensor, ...]:
+            pieces = ops.Pieces(offsets, 7)
+            options = {"activation": "silu", "backend": "triton", "pieces": pieces}
+            if not cut:
+                y, state = ops.short_convolution(x, weight, **options)
+                return *y.split(sizes, dim=-1), state
+            parts, state = ops.short_convolution(x, weight, sizes=sizes, **options)
+            return *parts, state
+
+        found = []
+        for cut in (True, False):
+            leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+            *parts, state = torch.vmap(partial(run, cut))(*leaves, offsets)
+            used = parts[:-1] or parts
+            grads = torch.autograd.grad([part.sin().sum() for part in used], leaves)
+            found.append((*parts, state, *grads))
+        assert [part.shape[-1] for part in found[0][: len(sizes)]] == list(sizes)
+        for got, want in zip(*found, strict=True):
+            assert torch.equal(got, want)
 
     def same_piece(row: list[int], t: int, other: int) -> bool:
         return any(a <= t < b and a <= other < b for a, b in zip(row, row[1:], strict=False))

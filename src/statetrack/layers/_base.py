@@ -210,8 +210,12 @@ class ShortConvolution(nn.Module):
         *,
         activation: Activation | None,
         pieces: ops.Pieces | None = None,
-    ) -> tuple[Float[Tensor, "batch time dim"], Float[Tensor, "sequences past dim"]]:
-        """The convolution, and the last width - 1 inputs for the next call."""
+        sizes: tuple[int, ...] | None = None,
+    ) -> tuple[
+        Float[Tensor, "batch time dim"] | tuple[Float[Tensor, "batch time _"], ...],
+        Float[Tensor, "sequences past dim"],
+    ]:
+        """The convolution, in parts of these sizes if any, and its last width - 1 inputs."""
         return ops.short_convolution(
             x,
             self.weight,
@@ -219,6 +223,7 @@ class ShortConvolution(nn.Module):
             activation=activation,
             initial_state=history,
             pieces=pieces,
+            sizes=sizes,
         )
 
 

@@ -165,14 +165,16 @@ class DeltaFamily(LayerInPieces):
         pieces: ops.Pieces | None = None,
     ) -> _Inputs:
         qkv, history = self.qkv_proj(x), None
-        if self.conv is not None:
-            activation = "silu" if self.qk_silu else None
-            qkv, history = self.conv(qkv, state.get("conv"), activation=activation, pieces=pieces)
-        elif self.qk_silu:
-            qkv = silu(qkv)
         keys, values = self.num_heads * self.head_dim, self.num_heads * self.value_dim
         n = self.num_householders
-        q, k, v = qkv.split([keys, n * keys, n * values], dim=-1)
+        sizes = (keys, n * keys, n * values)
+        if self.conv is not None:
+            activation = "silu" if self.qk_silu else None
+            (q, k, v), history = self.conv(
+                qkv, state.get("conv"), activation=activation, pieces=pieces, sizes=sizes
+            )
+        else:
+            q, k, v = (silu(qkv) if self.qk_silu else qkv).split(sizes, dim=-1)
         if not self.qk_silu:
             v = silu(v)
         micro = (self.num_householders, self.num_heads)

@@ -132,11 +132,18 @@ def explain_backend(
 
 
 def implementation(
-    op: str, backend: str, device: torch.device, *, large: bool = False, pieces: bool = False
+    op: str,
+    backend: str,
+    device: torch.device,
+    *,
+    large: bool = False,
+    pieces: bool = False,
+    cut: bool = False,
 ) -> Callable[..., Any]:
     """The function that runs `op` on `device`; its module is imported now, not before.
 
-    With `pieces` it takes them as its last argument.
+    With `pieces` it takes them as its last argument. With `cut` it takes `sizes` too, those of the
+    tensors which share the channels of its first result; Triton kernels write them where they are.
     """
     op = _ALIASES.get(op, op)
     backend = _load(op, backend, device.type, large)
@@ -148,16 +155,24 @@ def implementation(
         function = _without_autocast(function)
     if pieces and backend != "triton":
         function = one_by_one(function, _SEQUENCES[op])
+    if cut and backend != "triton":
+        function = _cut(function)
     return function
 
 
 def run(
-    op: str, backend: str, *args: Any, pieces: Pieces | None, large: bool = False
-) -> tuple[Tensor, Tensor]:
+    op: str,
+    backend: str,
+    *args: Any,
+    pieces: Pieces | None,
+    large: bool = False,
+    sizes: tuple[int, ...] | None = None,
+) -> tuple[Any, Tensor]:
     """`op` on its arguments, of which the first is a tensor, by the pieces of every row if any."""
-    in_pieces = pieces is not None
-    function = implementation(op, backend, args[0].device, large=large, pieces=in_pieces)
-    y, final_state = function(*args, pieces) if in_pieces else function(*args)
+    in_pieces, cut = pieces is not None, sizes is not None
+    function = implementation(op, backend, args[0].device, large=large, pieces=in_pieces, cut=cut)
+    options = {"sizes": sizes} if cut else {}
+    y, final_state = function(*args, *([pieces] if in_pieces else []), **options)
     return y, final_state
 
 
@@ -182,6 +197,16 @@ def _problem(op: str, backend: str, device: torch.device) -> str | None:
     if backend in _INSTALL and importlib.util.find_spec(backend) is None:
         return f"{backend} is not installed; {_INSTALL[backend]}, or take 'auto' or 'torch'"
     return None
+
+
+def _cut(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with its first result cut along the channels."""
+
+    def run(*args: Any, sizes: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        y, final_state = function(*args)
+        return y.split(sizes, dim=-1), final_state
+
+    return run
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,8 +13,12 @@ part of dx_{t-W+1} .. dx_t, which wait in registers too; the oldest is then comp
 piece ends all of them are. A program goes on W - 1 tokens behind its segment, whose dz the
 segment's last inputs need. The weights' gradients leave as one part per program and are added up
 outside: the result does not depend on the order of programs.
+
+y may be up to three tensors, which share its channels, with a gradient each: a program has the
+channels of one of them.
 """
 
+from collections.abc import Sequence
 from typing import no_type_check
 
 import triton
@@ -40,13 +44,19 @@ def short_convolution(
     use_silu: bool,
     initial_state: Float[Tensor, "batch past channels"] | None,
     pieces: Pieces | None = None,
-) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "sequences past channels"]]:
+    sizes: tuple[int, ...] | None = None,
+) -> tuple[Tensor | tuple[Tensor, ...], Float[Tensor, "sequences past channels"]]:
     """See `statetrack.ops.short_convolution`."""
     check_version()
     bias = None if bias is None else bias.unsqueeze(0)
     offsets = None if pieces is None else pieces.offsets
-    y, state = _op(x, weight.unsqueeze(0), bias, use_silu, initial_state, offsets)
-    return y, state
+    inputs = (x, weight.unsqueeze(0), bias, use_silu, initial_state, offsets)
+    if sizes is not None and _in_blocks(sizes):
+        _, second, third = (*sizes, 0, 0)[:3]
+        *parts, state = _op(*inputs, second, third)
+        return tuple(parts[: len(sizes)]), state
+    y, _, _, state = _op(*inputs, 0, 0)
+    return y if sizes is None else y.split(sizes, dim=-1), state
 
 
 # ------------------------------------------------------------------------------------- kernels
@@ -67,15 +77,33 @@ def _input(x_ptr, start_ptr, t, begin, channels, c, W: tl.constexpr, COMPUTE: tl
 
 @triton.jit
 @no_type_check
-def _four(x_ptr, t, T, channels, c):
-    """Tokens t to t + 3 as they are in memory; zeros from T on."""
-    inside = c < channels
-    x_ptr += t * channels + c
+def _four(x_ptr, t, T, size, c, inside):
+    """Tokens t to t + 3 of an array [T, size] as they are in memory; zeros from T on."""
+    x_ptr += t * size + c
     x0 = tl.load(x_ptr, mask=inside & (t < T), other=0.0)
-    x1 = tl.load(x_ptr + channels, mask=inside & (t + 1 < T), other=0.0)
-    x2 = tl.load(x_ptr + 2 * channels, mask=inside & (t + 2 < T), other=0.0)
-    x3 = tl.load(x_ptr + 3 * channels, mask=inside & (t + 3 < T), other=0.0)
+    x1 = tl.load(x_ptr + size, mask=inside & (t + 1 < T), other=0.0)
+    x2 = tl.load(x_ptr + 2 * size, mask=inside & (t + 2 < T), other=0.0)
+    x3 = tl.load(x_ptr + 3 * size, mask=inside & (t + 3 < T), other=0.0)
     return x0, x1, x2, x3
+
+
+@triton.jit
+@no_type_check
+def _part(y_ptr, second_ptr, third_ptr, token, channel, channels, second, third):
+    """(where channel 0 of a token would be, channels of a token) in the part with `channel`."""
+    size = channels
+    begin = 0
+    if second_ptr is not None:
+        size = channels - second - third
+        if channel >= channels - third:
+            y_ptr = third_ptr
+            size = third
+            begin = channels - third
+        elif channel >= size:
+            y_ptr = second_ptr
+            begin = size
+            size = second
+    return y_ptr + token * size - begin, size
 
 
 @triton.jit
@@ -168,15 +196,22 @@ def _forward_kernel(
     BC: tl.constexpr,
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
+    second_ptr,
+    third_ptr,
+    second,
+    third,
 ):
+    """y is the first part of it; the last four are the other two and their channels, if any."""
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
+    inside = c < channels
     first = tl.program_id(2) * SEGMENT  # of the row; tokens are counted from here on
     T = time - first
     last = tl.minimum(SEGMENT, T)
     x_ptr += (b * time + first) * channels
-    y_ptr += (b * time + first) * channels
+    token, channel = b * time + first, tl.program_id(1) * BC
+    y_ptr, size = _part(y_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
     if offsets_ptr is not None:
@@ -188,19 +223,19 @@ def _forward_kernel(
     window = ()
     nothing = ()
     for j in tl.static_range(W):
-        weight = weight + (tl.load(at + j, mask=c < channels, other=0.0).to(COMPUTE),)
+        weight = weight + (tl.load(at + j, mask=inside, other=0.0).to(COMPUTE),)
         if j < W - 1:
             t = j - (W - 1)
             window = window + (_input(x_ptr, start_ptr, t, begin, channels, c, W, COMPUTE),)
             nothing = nothing + (tl.zeros([BC], COMPUTE),)
     bias = tl.zeros([BC], COMPUTE)
     if bias_ptr is not None:
-        bias += tl.load(bias_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
+        bias += tl.load(bias_ptr + group * channels + c, mask=inside, other=0.0).to(COMPUTE)
 
-    here = _four(x_ptr, 0, T, channels, c)
+    here = _four(x_ptr, 0, T, channels, c, inside)
     end = last + (last == T).to(tl.int32)  # the end of a row is a border to come to
     for t in range(0, end, 4):
-        later = _four(x_ptr, t + 4, T, channels, c)
+        later = _four(x_ptr, t + 4, T, channels, c, inside)
         for i in tl.static_range(4):
             if t + i == border:
                 _store_state(final_ptr, b * P + piece, window, channels, c, W)
@@ -213,8 +248,7 @@ def _forward_kernel(
                 z += weight[j] * window[j]
             if SILU:
                 z = z * _sigmoid(z)
-            mask = (c < channels) & (t + i < last)
-            tl.store(y_ptr + (t + i) * channels + c, z, mask=mask)
+            tl.store(y_ptr + (t + i) * size + c, z, mask=inside & (t + i < last))
             window = window[1:]
         here = later
     if offsets_ptr is not None:
@@ -262,17 +296,26 @@ def _backward_kernel(
     BC: tl.constexpr,
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
+    second_ptr,
+    third_ptr,
+    second,
+    third,
 ):
-    """parts [B, segments, W + 1, C]: the gradients of the taps and, last, of the bias."""
+    """parts [B, segments, W + 1, C]: the gradients of the taps and, last, of the bias.
+
+    dy is that of the first part of y; the last four are those of the other two, as in the forward.
+    """
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
+    inside = c < channels
     segment = tl.program_id(2)
     first = segment * SEGMENT
     T = time - first
     last = tl.minimum(SEGMENT, T)
     x_ptr += (b * time + first) * channels
-    dy_ptr += (b * time + first) * channels
+    token, channel = b * time + first, tl.program_id(1) * BC
+    dy_ptr, size = _part(dy_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
     dx_ptr += (b * time + first) * channels
     floor = 0  # no gradient of an earlier input is stored from here on
     given_ptr = None
@@ -291,7 +334,7 @@ def _backward_kernel(
     dweight = ()
     nothing = ()
     for j in tl.static_range(W):
-        weight = weight + (tl.load(at + j, mask=c < channels, other=0.0).to(COMPUTE),)
+        weight = weight + (tl.load(at + j, mask=inside, other=0.0).to(COMPUTE),)
         dweight = dweight + (tl.zeros([BC], COMPUTE),)
         if j < W - 1:
             t = j - (W - 1)
@@ -301,13 +344,13 @@ def _backward_kernel(
     dbias = tl.zeros([BC], COMPUTE)
     bias = tl.zeros([BC], COMPUTE)
     if bias_ptr is not None:
-        bias += tl.load(bias_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
+        bias += tl.load(bias_ptr + group * channels + c, mask=inside, other=0.0).to(COMPUTE)
 
-    xs = _four(x_ptr, 0, T, channels, c)
-    dys = _four(dy_ptr, 0, T, channels, c)
+    xs = _four(x_ptr, 0, T, channels, c, inside)
+    dys = _four(dy_ptr, 0, T, size, c, inside)
     for step in range(0, last + W - 1, 4):
-        xs_next = _four(x_ptr, step + 4, T, channels, c)
-        dys_next = _four(dy_ptr, step + 4, T, channels, c)
+        xs_next = _four(x_ptr, step + 4, T, channels, c, inside)
+        dys_next = _four(dy_ptr, step + 4, T, size, c, inside)
         for i in tl.static_range(4):
             t = step + i
             if t == border:
@@ -315,7 +358,7 @@ def _backward_kernel(
                     dx = dxs[j]
                     if dfinal_ptr is not None:  # the last W - 1 inputs are the final state too
                         at = dfinal_ptr + ((b * P + piece) * (W - 1) + j) * channels + c
-                        dx += tl.load(at, mask=c < channels, other=0.0).to(COMPUTE)
+                        dx += tl.load(at, mask=inside, other=0.0).to(COMPUTE)
                     _give(dx_ptr, given_ptr, dx, t + j - (W - 1), floor, last, channels, c, W)
                 floor = t  # so that what is left in dxs is never stored
                 window = nothing
@@ -359,6 +402,12 @@ def _block(channels: int) -> int:
     return min(power_of_two(channels), 128)
 
 
+def _in_blocks(sizes: tuple[int, ...]) -> bool:
+    """Whether no program would have channels of two parts of y, and there are places for all."""
+    block = _block(sum(sizes))
+    return len(sizes) <= 3 and all(size > 0 and size % block == 0 for size in sizes)
+
+
 def _segment(rows: int, time: int, blocks: int) -> int:
     """Tokens of a program, a multiple of four, for rows in so many blocks of channels."""
     segment = SEGMENT
@@ -374,10 +423,13 @@ def _forward(
     use_silu: bool,
     initial_state: Tensor | None,
     offsets: Tensor | None,
+    second: int = 0,
+    third: int = 0,
 ) -> tuple[Tensor, ...]:
-    y, state = _forward_fake(x, weight, bias, use_silu, initial_state, offsets)
+    made = _forward_fake(x, weight, bias, use_silu, initial_state, offsets, second, third)
     if x.numel() == 0:
-        return y, state
+        return made
+    *y, state = made
     rows, time, channels = x.shape
     block = _block(channels)
     blocks = triton.cdiv(channels, block)
@@ -388,7 +440,7 @@ def _forward(
             weight.contiguous(),
             _contiguous(bias),
             _contiguous(initial_state),
-            y,
+            y[0],
             state,
             _contiguous(offsets),
             time,
@@ -400,9 +452,10 @@ def _forward(
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
+            **_others(y),
             num_warps=1,
         )
-    return y, state
+    return made
 
 
 def _forward_fake(
@@ -412,10 +465,25 @@ def _forward_fake(
     use_silu: bool,
     initial_state: Tensor | None,
     offsets: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+    second: int = 0,
+    third: int = 0,
+) -> tuple[Tensor, ...]:
     dtype = compute_dtype(x, weight, bias, initial_state)
     past = (x.shape[0] * in_a_row(offsets), weight.shape[2] - 1, x.shape[2])
-    return x.new_empty(x.shape), x.new_empty(past, dtype=dtype)
+    sizes = (x.shape[2] - second - third, second, third)
+    y = (x.new_empty(*x.shape[:2], size) for size in sizes)
+    return *y, x.new_empty(past, dtype=dtype)
+
+
+def _others(y: Sequence[Tensor]) -> dict[str, Tensor | int | None]:
+    """The second and the third part of y, as the kernels take them."""
+    _, second, third = y
+    return {
+        "second_ptr": second if second.shape[2] > 0 else None,
+        "third_ptr": third if second.shape[2] > 0 else None,
+        "second": second.shape[2],
+        "third": third.shape[2],
+    }
 
 
 def _backward(
@@ -425,9 +493,15 @@ def _backward(
     use_silu: bool,
     initial_state: Tensor | None,
     offsets: Tensor | None,
+    second: int,
+    third: int,
     y: Tensor,
+    y_second: Tensor,
+    y_third: Tensor,
     state: Tensor,
     dy: Tensor,
+    dy_second: Tensor,
+    dy_third: Tensor,
     dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     grads = _backward_fake(x, weight, bias, use_silu, initial_state)
@@ -440,6 +514,7 @@ def _backward(
     blocks = triton.cdiv(channels, block)
     segment = _segment(rows, time, blocks)
     segments = triton.cdiv(time, segment)
+    dys = [grad.contiguous() for grad in (dy, dy_second, dy_third)]
     parts = state.new_empty(rows, segments, width + 1, channels)
     with on_device_of(x):
         _backward_kernel[(rows, blocks, segments)](
@@ -447,7 +522,7 @@ def _backward(
             weight.contiguous(),
             _contiguous(bias),
             _contiguous(initial_state),
-            dy.contiguous(),
+            dys[0],
             _contiguous(dstate),
             dx,
             dstart,
@@ -463,6 +538,7 @@ def _backward(
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
+            **_others(dys),
             num_warps=1,
         )
     sums = parts.view(groups, -1, width + 1, channels).sum(1)
@@ -478,7 +554,7 @@ def _backward_fake(
     bias: Tensor | None,
     use_silu: bool,
     initial_state: Tensor | None,
-    *_: Tensor | None,
+    *_: Tensor | int | None,
 ) -> tuple[Tensor, ...]:
     inputs = (x, weight, bias, initial_state, None)  # offsets have no gradient
     return empty_grads(*inputs)
@@ -491,16 +567,18 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 _INPUTS = (
     "Tensor x, Tensor weight, Tensor? bias, bool use_silu, Tensor? initial_state, Tensor? offsets"
 )
+_PARTS = "Tensor {0}, Tensor {0}_second, Tensor {0}_third"
 _op = differentiable_op(
     "short_convolution_triton",
-    schema=f"({_INPUTS}) -> (Tensor, Tensor)",
+    schema=f"({_INPUTS}, int second=0, int third=0) -> (Tensor, Tensor, Tensor, Tensor)",
     forward=_forward,
     forward_fake=_forward_fake,
     backward_schema=(
-        f"({_INPUTS}, Tensor y, Tensor state, Tensor dy, Tensor? dstate)"
+        f"({_INPUTS}, int second, int third, {_PARTS.format('y')}, Tensor state,"
+        f" {_PARTS.format('dy')}, Tensor? dstate)"
         " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     backward=_backward,
     backward_fake=_backward_fake,
-    num_outputs=2,
+    num_outputs=4,
 )
