@@ -100,3 +100,23 @@ def test_rows_of_a_training_step_are_as_if_alone() -> None:
         each = [results[name] for results in alone]
         want = sum(each) if name in ("dweight", "dbias") else torch.cat(each)
         assert relative_error(got, want) < 1e-5, name
+
+
+def test_parts_are_those_of_the_whole() -> None:
+    """q, k and v of a training step, each a tensor of its own, with gradients of their own."""
+    inputs, offsets = training_rows(2, torch.bfloat16)
+    pieces, sizes = ops.Pieces(offsets, 40), (128, 128, 128)
+    found = []
+    for cut in (False, True):
+        leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+        options = {"activation": "silu", "pieces": pieces, "backend": "triton"}
+        if cut:
+            parts, states = ops.short_convolution(**leaves, sizes=sizes, **options)
+            assert all(part.is_contiguous() for part in parts)
+        else:
+            y, states = ops.short_convolution(**leaves, **options)
+            parts = y.split(sizes, dim=-1)
+        loss = sum(part.float().sin().sum() for part in parts)
+        found.append((*parts, states, *torch.autograd.grad(loss, list(leaves.values()))))
+    for got, want in zip(*found, strict=True):
+        assert relative_error(got, want) < 1e-5

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,6 +76,24 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-4000:]
         assert " passed" in done.stdout
+
+    def test_parts_fit_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("triton")
+        import triton.language as tl
+
+        from statetrack.ops._triton import convolution
+        from tests.ops.test_triton_interpreter import for_hopper
+
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        tile = {"W": 4, "SEGMENT": convolution.SHORTEST, "BC": convolution._block(384)}
+        rest = {"SILU": True, "COMPUTE": tl.float32}
+        others = " - - - - - *bf16 *bf16 i32 i32"
+        types = "*bf16 *fp32 - - *bf16 *fp32 *i64 i32 i32 i32 i32" + others
+        stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
+        assert stack == 0
+        types = "*bf16 *fp32 - - *bf16 - *bf16 *fp32 *fp32 *i64 i32 i32 i32 i32 i32" + others
+        stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
+        assert stack == 0
 
     def test_segments_are_shorter_where_programs_are_few() -> None:
         pytest.importorskip("triton")

@@ -93,16 +93,14 @@ def _part(y_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
     """(where channel 0 of a token would be, channels of a token) in the part with `channel`."""
     size = channels
     begin = 0
-    if second_ptr is not None:
-        size = channels - second - third
-        if channel >= channels - third:
-            y_ptr = third_ptr
-            size = third
-            begin = channels - third
-        elif channel >= size:
-            y_ptr = second_ptr
-            begin = size
-            size = second
+    if second_ptr is not None:  # selected, not branched to: what is a multiple of 16 remains one
+        first = channels - second - third
+        y_ptr = tl.where(channel < first, y_ptr, second_ptr)
+        begin = tl.where(channel < first, 0, first)
+        size = tl.where(channel < first, first, second)
+        y_ptr = tl.where(channel < first + second, y_ptr, third_ptr)
+        begin = tl.where(channel < first + second, begin, first + second)
+        size = tl.where(channel < first + second, size, third)
     return y_ptr + token * size - begin, size
 
 
