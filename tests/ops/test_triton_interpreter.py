@@ -199,7 +199,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         from statetrack.ops._triton import convolution
 
         tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
-        rest = {"SILU": True, "COMPUTE": tl.float32}
+        rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
         types = f"*bf16 *fp32 *fp32 - *bf16 *fp32 {cut} i32 i32 i32 i32"
         stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
         assert stack == 0

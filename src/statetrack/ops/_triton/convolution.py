@@ -21,6 +21,7 @@ channels of one of them.
 from collections.abc import Sequence
 from typing import no_type_check
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -171,8 +172,27 @@ def _store_state(final_ptr, sequence, state, channels, c, W: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _sigmoid(z):
-    return 1.0 / (1.0 + tl.exp(-z))
+def _sigmoid(z, ASM: tl.constexpr):
+    """With ASM in the two instructions of the GPU, which take numbers below 2^-126 for zeros."""
+    if ASM:
+        return tl.inline_asm_elementwise(
+            """
+            {
+            .reg .f32 e;
+            mul.f32 e, $1, 0fBFB8AA3B;
+            ex2.approx.ftz.f32 e, e;
+            add.f32 e, e, 0f3F800000;
+            rcp.approx.ftz.f32 $0, e;
+            }
+            """,
+            "=f,f",
+            [z],
+            tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        return 1.0 / (1.0 + tl.exp(-z))
 
 
 @triton.jit
@@ -194,6 +214,7 @@ def _forward_kernel(
     BC: tl.constexpr,
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
+    ASM: tl.constexpr,
     second_ptr,
     third_ptr,
     second,
@@ -245,7 +266,7 @@ def _forward_kernel(
             for j in tl.static_range(W):
                 z += weight[j] * window[j]
             if SILU:
-                z = z * _sigmoid(z)
+                z = z * _sigmoid(z, ASM)
             tl.store(y_ptr + (t + i) * size + c, z, mask=inside & (t + i < last))
             window = window[1:]
         here = later
@@ -294,6 +315,7 @@ def _backward_kernel(
     BC: tl.constexpr,
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
+    ASM: tl.constexpr,
     second_ptr,
     third_ptr,
     second,
@@ -368,7 +390,7 @@ def _backward_kernel(
                 z = bias
                 for j in tl.static_range(W):
                     z += weight[j] * window[j]
-                gate = _sigmoid(z)
+                gate = _sigmoid(z, ASM)
                 dz *= gate * (1.0 + z * (1.0 - gate))
             dxs = dxs + (tl.zeros([BC], COMPUTE),)
             sums = ()
@@ -404,6 +426,11 @@ def _in_blocks(sizes: tuple[int, ...]) -> bool:
     """Whether no program would have channels of two parts of y, and there are places for all."""
     block = _block(sum(sizes))
     return len(sizes) <= 3 and all(size > 0 and size % block == 0 for size in sizes)
+
+
+def _on_a_gpu(dtype: torch.dtype) -> bool:
+    """Whether the kernels may use instructions of their own, in float32 and not interpreted."""
+    return dtype == torch.float32 and not triton.knobs.runtime.interpret
 
 
 def _segment(rows: int, time: int, blocks: int) -> int:
@@ -450,6 +477,7 @@ def _forward(
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
+            ASM=_on_a_gpu(state.dtype),
             **_others(y),
             num_warps=1,
         )
@@ -536,6 +564,7 @@ def _backward(
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
+            ASM=_on_a_gpu(state.dtype),
             **_others(dys),
             num_warps=1,
         )
