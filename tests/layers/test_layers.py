@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from statetrack.layers import FullMatrix, registry
-from statetrack.layers._base import in_halves, in_parts, linear
+from statetrack.layers._base import in_halves, linear
 from statetrack.layers.mlstm import with_zeros
 from statetrack.ops import _reference as reference
 from tests.helpers import relative_error, unhooked
@@ -329,22 +329,6 @@ def test_every_layer_compiles_into_one_graph() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("one graph") == len(SIZES)
-
-
-@pytest.mark.parametrize("with_bias", [False, True], ids=["no bias", "bias"])
-def test_a_projection_in_parts_is_one(with_bias: bool) -> None:
-    """As on a GPU; gradients, too."""
-    g = torch.Generator().manual_seed(0)
-    shapes = [(4, 8, 6), (5, 6), (5,)]
-    inputs = [torch.randn(s, generator=g, dtype=torch.float64).requires_grad_() for s in shapes]
-    x, weight, bias = inputs if with_bias else (*inputs[:2], None)
-    leaves = inputs if with_bias else inputs[:2]
-    results = []
-    for run in (in_parts, torch.nn.functional.linear):
-        y = run(x, weight, bias)
-        results.append([y, *torch.autograd.grad(y.cos().sum(), leaves)])
-    for got, want in zip(*results, strict=True):
-        assert relative_error(got, want) < 1e-14
 
 
 class Doubled(nn.Module):

@@ -227,33 +227,6 @@ class ShortConvolution(nn.Module):
         )
 
 
-PARTS = 16
-"""Products that share a projection of a batch on a GPU, and so the gradient of its weights."""
-SMALL = 2**18
-"""Weights of a projection that is worth it: each product has a gradient as large as them."""
-
-
-class Projection(nn.Linear):
-    """nn.Linear, on a GPU as `PARTS` products where there are many tokens and few weights.
-
-    The gradient of the weights is a sum over all tokens. For weights of several runs at once the
-    library does not cut that sum, and leaves it to a few blocks of the GPU.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.numel() // self.in_features
-        if not x.is_cuda or rows < 4096 or rows % PARTS or self.weight.numel() > SMALL:
-            return super().forward(x)
-        return in_parts(x, self.weight, self.bias)
-
-
-def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """nn.functional.linear as `PARTS` products, each of a share of the rows of x."""
-    weights = weight.t().expand(PARTS, -1, -1)
-    y = torch.bmm(x.reshape(PARTS, -1, x.shape[-1]), weights).view(*x.shape[:-1], -1)
-    return y if bias is None else y + bias
-
-
 def in_halves(
     module: nn.Module, x: Tensor, second_at: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -268,7 +241,7 @@ def in_halves(
         module._backward_pre_hooks,
         module._backward_hooks,
     )
-    if type(module) is not Projection or module.bias is not None or any(hooks):
+    if type(module) is not nn.Linear or module.bias is not None or any(hooks):
         first, second = module(x).chunk(2, dim=-1)
         return first, at_times(second, second_at)
     first, second = module.weight.chunk(2)
@@ -288,7 +261,7 @@ def at_times(
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
     """A projection whose weights its owner draws in `reset_parameters`."""
     device = torch.get_default_device()
-    return nn.utils.skip_init(Projection, in_features, out_features, bias=bias, device=device)
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device)
 
 
 def reset_linear(module: nn.Linear, generator: torch.Generator | None) -> None:

@@ -377,8 +377,8 @@ def _backward_kernel(
                 for j in tl.static_range(W - 1):
                     dx = dxs[j]
                     if dfinal_ptr is not None:  # the last W - 1 inputs are the final state too
-                        at = dfinal_ptr + ((b * P + piece) * (W - 1) + j) * channels + c
-                        dx += tl.load(at, mask=inside, other=0.0).to(COMPUTE)
+                        given_at = dfinal_ptr + ((b * P + piece) * (W - 1) + j) * channels + c
+                        dx += tl.load(given_at, mask=inside, other=0.0).to(COMPUTE)
                     _give(dx_ptr, given_ptr, dx, t + j - (W - 1), floor, last, channels, c, W)
                 floor = t  # so that what is left in dxs is never stored
                 window = nothing

@@ -38,6 +38,7 @@ __all__ = ["selective_scan"]
 
 LOG2_E = tl.constexpr(1 / math.log(2))
 GROUP = 4  # tokens between saved states; the kernels take four steps at a time
+REGISTERS = 168  # at most, for a thread of a backward program: 12 of them share a multiprocessor
 
 
 def selective_scan(
@@ -97,7 +98,7 @@ def _forward_kernel(
     channels,
     P,
     rows_per_group,
-    BC_token,
+    BC_token: tl.constexpr,
     N: tl.constexpr,
     BC: tl.constexpr,
     BN: tl.constexpr,
@@ -215,8 +216,8 @@ def _backward_kernel(
     channels,
     P,
     rows_per_group,
-    BC_token,
     batch,
+    BC_token: tl.constexpr,
     N: tl.constexpr,
     BC: tl.constexpr,
     BN: tl.constexpr,
@@ -374,7 +375,7 @@ def _forward(
             channels,
             in_a_row(offsets),
             len(state) // A.shape[0],
-            BC_token,
+            BC_token=BC_token,
             N=size,
             BC=block,
             BN=power_of_two(size),
@@ -460,14 +461,15 @@ def _backward(
             channels,
             in_a_row(offsets),
             len(state) // A.shape[0],
-            BC_token,
             batch,
+            BC_token=BC_token,
             N=size,
             BC=block,
             BN=power_of_two(size),
             LOW=low,
             COMPUTE=triton_dtype(state.dtype),
             num_warps=1,
+            maxnreg=REGISTERS,
         )
         numbers = batch * time * size
         _sum_kernel[(triton.cdiv(numbers, 1024), 2)](
