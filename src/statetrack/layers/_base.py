@@ -145,7 +145,7 @@ class LayerInPieces(Layer):
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """`forward` on checked input; with `pieces` the state is empty.
 
-        After the recurrence only the times `read_at` matter: the rest is not computed elsewhere.
+        What follows the recurrence is computed at the times `read_at` alone, if given.
         """
 
 
