@@ -87,7 +87,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
         tile = {"W": 4, "SEGMENT": convolution.SHORTEST, "BC": convolution._block(384)}
         rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
-        others = " - - - - - - *bf16 *bf16 i32 i32"
+        others = " *bf16 *bf16 i32 i32"
         types = "*bf16 *fp32 - - *bf16 *fp32 *i64 i32 i32 i32 i32" + others
         stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
         assert stack == 0

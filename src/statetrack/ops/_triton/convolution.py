@@ -209,18 +209,18 @@ def _forward_kernel(
     channels,
     P,
     rows_per_group,
+    second_ptr,
+    third_ptr,
+    second,
+    third,
     W: tl.constexpr,
     SEGMENT: tl.constexpr,
     BC: tl.constexpr,
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
     ASM: tl.constexpr,
-    second_ptr,
-    third_ptr,
-    second,
-    third,
 ):
-    """y is the first part of it; the last four are the other two and their channels, if any."""
+    """`y_ptr` is the first part of y; the others and their channels come last, if there are any."""
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -310,20 +310,20 @@ def _backward_kernel(
     P,
     rows_per_group,
     segments,
+    second_ptr,
+    third_ptr,
+    second,
+    third,
     W: tl.constexpr,
     SEGMENT: tl.constexpr,
     BC: tl.constexpr,
     SILU: tl.constexpr,
     COMPUTE: tl.constexpr,
     ASM: tl.constexpr,
-    second_ptr,
-    third_ptr,
-    second,
-    third,
 ):
     """parts [B, segments, W + 1, C]: the gradients of the taps and, last, of the bias.
 
-    dy is that of the first part of y; the last four are those of the other two, as in the forward.
+    `dy_ptr` is the gradient of the first part of y; those of the others come last.
     """
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
@@ -472,13 +472,13 @@ def _forward(
             channels,
             in_a_row(offsets),
             rows // weight.shape[0],
+            **_others(y),
             W=weight.shape[2],
             SEGMENT=segment,
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
             ASM=_on_a_gpu(state.dtype),
-            **_others(y),
             num_warps=1,
         )
     return made
@@ -559,13 +559,13 @@ def _backward(
             in_a_row(offsets),
             rows // groups,
             segments,
+            **_others(dys),
             W=width,
             SEGMENT=segment,
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
             ASM=_on_a_gpu(state.dtype),
-            **_others(dys),
             num_warps=1,
         )
     sums = parts.view(groups, -1, width + 1, channels).sum(1)
