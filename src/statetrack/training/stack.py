@@ -117,7 +117,7 @@ class Stack:
 
         on_gpu = self.device.type == "cuda"
         self.room = self._room() if on_gpu else None
-        self.norms = norms_before_projections(self.model) if on_gpu else {}
+        self.norms = norms_before_projections(self.model)
         compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._train: Callable[[int], None] = self._train_steps
