@@ -225,3 +225,13 @@ def test_a_look_up_by_products_is_an_embedding(shape: tuple[int, int], mapped: b
         got = run(weight, tokens)
         assert torch.equal(got, wanted)
         torch.testing.assert_close(torch.autograd.grad((got * weights).sum(), weight)[0], want)
+
+
+@pytest.mark.parametrize("token", [-1, 5])
+def test_a_look_up_of_no_token_fails(token: int) -> None:
+    from statetrack.models.embedding import LookUp, look_up
+
+    weight, tokens = torch.zeros(1, 5, 8), torch.full((1, 2, 3), token)
+    for run in (LookUp.apply, look_up):
+        with pytest.raises(IndexError):
+            run(weight, tokens)

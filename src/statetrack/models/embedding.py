@@ -52,7 +52,8 @@ class LookUp(torch.autograd.Function):
     @staticmethod
     def forward(weight: Tensor, tokens: Tensor) -> Tensor:
         runs = torch.arange(len(tokens), device=tokens.device)
-        return weight[runs[:, None, None], tokens]
+        known = torch.where(tokens < 0, weight.shape[1], tokens)  # -1 is no token, nor the last one
+        return weight[runs[:, None, None], known]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
