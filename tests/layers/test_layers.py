@@ -272,6 +272,9 @@ def test_wrong_input_is_named(name: str) -> None:
         forward(layer, torch.zeros(2, 3, D_MODEL, dtype=torch.int64))
     with pytest.raises(ValueError, match="time must be at least 1"):
         forward(layer, torch.zeros(2, 0, D_MODEL))
+    for wrong in (torch.tensor([0, 1]), torch.tensor([[0]]), torch.zeros(2, 1)):
+        with pytest.raises(ValueError, match="read_at has .* batch = 2"):
+            forward(layer, torch.zeros(2, 3, D_MODEL), read_at=wrong)
 
 
 @pytest.mark.parametrize(

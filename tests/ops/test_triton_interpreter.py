@@ -514,7 +514,7 @@ else:
         x = {name: t.requires_grad_() for name, t in case.inputs(3).items()}
         weight, bias = (x[n].detach()[None].requires_grad_() for n in ("weight", "bias"))
         args = (x["x"], weight, bias, True, x["initial_state"])
-        torch.library.opcheck(registered.short_convolution_triton.default, (*args, None))
+        torch.library.opcheck(registered.short_convolution_triton.default, (*args, None, 0, 0))
 
     def test_inference_saves_nothing() -> None:
         from statetrack.ops._triton import delta

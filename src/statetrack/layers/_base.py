@@ -1,6 +1,7 @@
 """What every layer is, and the few parts that several layers share."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +40,14 @@ class Layer(nn.Module, ABC):
     cut in two, with the state handed over, gives the same answer as one run whole. Layers change
     none of their tensors and never branch on data.
 
-    `input_projections` are the linear maps that alone read x, by name; none are named where x is
-    read in another way, too.
+    `projected` names what linear maps alone read, "x" or a norm of the layer, and those maps. Other
+    factors may come in between.
 
     Those built on `LayerInPieces` also mix rows that hold several sequences each (`ops.Pieces`);
     the state that comes back is then that after each of them.
     """
 
-    input_projections: tuple[str, ...] = ()
+    projected: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -64,6 +65,13 @@ class Layer(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """Mixes a whole sequence; y at every time, or at the times `read_at` alone."""
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
+        if read_at is not None and (
+            read_at.is_floating_point() or read_at.shape[:-1] != x.shape[:1]
+        ):
+            raise ValueError(
+                f"read_at has shape {tuple(read_at.shape)} and dtype {read_at.dtype}, but must be "
+                f"integers [batch, asked] with batch = {len(x)}"
+            )
         if pieces is None and read_at is None:
             return self._mix(x, state)
         if pieces is not None and state is not None:
@@ -124,8 +132,9 @@ class LayerInPieces(Layer):
     def _mix(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._run(x, state or {}, None, None)
+        return self._mix_some(x, state, None, None)
 
+    @abstractmethod
     def _mix_some(
         self,
         x: Float[Tensor, "batch time d_model"],
@@ -133,20 +142,7 @@ class LayerInPieces(Layer):
         read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        return self._run(x, state or {}, read_at, pieces)
-
-    @abstractmethod
-    def _run(
-        self,
-        x: Float[Tensor, "batch time d_model"],
-        state: LayerState,
-        read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
-    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        """`forward` on checked input; with `pieces` the state is empty.
-
-        What follows the recurrence is computed at the times `read_at` alone, if given.
-        """
+        """`forward` on checked input; what follows the recurrence at the times `read_at` alone."""
 
 
 class RMSNorm(nn.Module):

@@ -51,7 +51,10 @@ class DeltaFamily(LayerInPieces):
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
 
-    input_projections = ("qkv_proj", "beta_proj", "decay_proj", "gate_proj")
+    projected = {
+        "x": ("qkv_proj", "beta_proj", "decay_proj", "gate_proj"),
+        "norm": ("out_proj",),
+    }
 
     def __init__(
         self,
@@ -119,13 +122,14 @@ class DeltaFamily(LayerInPieces):
         key, value = self.num_heads * self.head_dim, self.num_heads * self.value_dim
         return [key] * (1 + self.num_householders) + [value] * self.num_householders
 
-    def _run(
+    def _mix_some(
         self,
         x: Float[Tensor, "batch time d_model"],
-        state: LayerState,
+        state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        state = state or {}
         inputs = self._inputs(x, state, pieces)
         y, recurrent = ops.delta_product(
             inputs.q,

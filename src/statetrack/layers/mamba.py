@@ -34,7 +34,7 @@ class Mamba(LayerInPieces):
     Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
     """
 
-    input_projections = ("in_proj",)
+    projected = {"x": ("in_proj",)}
 
     def __init__(
         self,
@@ -79,13 +79,14 @@ class Mamba(LayerInPieces):
         history = 0 if self.conv is None else self.conv.width - 1
         return self.d_inner * (self.d_state + history)
 
-    def _run(
+    def _mix_some(
         self,
         x: Float[Tensor, "batch time d_model"],
-        state: LayerState,
+        state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        state = state or {}
         u, z, new_state = self._convolved(x, state, read_at, pieces)
         delta, B, C = self._selection(u)
         recurrent = state.get("recurrent")

@@ -24,7 +24,9 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, dim))
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time dim"]:
-        return look_up(self.weight[None], tokens[None])[0]
+        if _by_products(self.weight, tokens):
+            return look_up(self.weight[None], tokens[None])[0]
+        return embedding(tokens, self.weight)
 
 
 def look_up(
@@ -35,10 +37,14 @@ def look_up(
     With a vocabulary of three, a third of all tokens add to the same row of the gradient, and a GPU
     does such additions one after the other: there it is made by products.
     """
-    if tokens.is_cuda and weight.shape[1] <= FEW:
+    if _by_products(weight, tokens):
         found: Tensor = LookUp.apply(weight, tokens)
         return found
     return torch.vmap(embedding)(tokens, weight)
+
+
+def _by_products(weight: Tensor, tokens: Tensor) -> bool:
+    return tokens.is_cuda and weight.shape[-2] <= FEW
 
 
 class LookUp(torch.autograd.Function):

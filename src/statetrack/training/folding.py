@@ -5,9 +5,9 @@ gradient comes from theirs. As a factor of its own it would need a sum over all 
 the whole batch once more.
 """
 
+import torch
 from torch import Tensor
 
-from statetrack.layers._delta import DeltaFamily
 from statetrack.models import Tagger
 from statetrack.models.backbone import Block
 
@@ -20,22 +20,20 @@ def norms_before_projections(model: Tagger) -> dict[str, list[str]]:
     names = {name for name, _ in model.named_parameters()}
     for index, block in enumerate(model.backbone.blocks):
         assert isinstance(block, Block)
-        readers = {
-            "mixer_norm": [f"mixer.{name}" for name in block.mixer.input_projections],
-            "mlp_norm": ["mlp.up_proj"],
-            "mixer.norm": ["mixer.out_proj"] if isinstance(block.mixer, DeltaFamily) else [],
-        }
+        readers = {"mlp_norm": ["mlp.up_proj"]}
+        for read, maps in block.mixer.projected.items():
+            norm = "mixer_norm" if read == "x" else f"mixer.{read}"
+            readers[norm] = [f"mixer.{name}" for name in maps]
         for norm, projections in readers.items():
             prefix = f"backbone.blocks.{index}"
-            weights = [f"{prefix}.{projection}.weight" for projection in projections]
-            there = [name for name in weights if name in names]
-            if there and f"{prefix}.{norm}.weight" in names:
-                found[f"{prefix}.{norm}.weight"] = there
+            weights = [f"{prefix}.{name}.weight" for name in projections]
+            if f"{prefix}.{norm}.weight" in names:
+                found[f"{prefix}.{norm}.weight"] = [name for name in weights if name in names]
     return found
 
 
 def folded(weights: dict[str, Tensor], norms: dict[str, list[str]]) -> dict[str, Tensor]:
-    """Weights of the same function in which the `norms` have none.
+    """Weights of the same function in which the `norms` have none, of one run or of a stack.
 
     A norm of single heads is read by a projection of all of them, one after the other.
     """
@@ -44,6 +42,6 @@ def folded(weights: dict[str, Tensor], norms: dict[str, list[str]]) -> dict[str,
         scale = weights[norm]
         result[norm] = scale.new_ones(scale.shape)
         for name in projections:
-            heads = weights[name].shape[-1] // len(scale)
-            result[name] = weights[name] * scale.repeat(heads)
+            heads = weights[name].shape[-1] // scale.shape[-1]
+            result[name] = weights[name] * torch.cat([scale] * heads, dim=-1)[..., None, :]
     return result

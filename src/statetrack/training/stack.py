@@ -215,8 +215,14 @@ class Stack:
             return loss_and_accuracy(self._scores(weights, vectors, read_at, pieces), targets)
 
         places = (0, 0, 0, None if read_at is None else 0, None if offsets is None else 0)
-        vectors, others = _looked_up(weights, tokens)
+        table, others = self._apart(weights)
+        vectors = look_up(table, tokens)
         return vmap(one, in_dims=places)(others, vectors, targets, read_at, offsets)
+
+    def _apart(self, weights: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The tables of vectors, and what comes after them with its norms folded, of all runs."""
+        others = folded(weights, self.norms)
+        return others.pop("embedding.weight"), others
 
     def _scores(
         self,
@@ -227,9 +233,7 @@ class Stack:
     ) -> Tensor:
         """One run's scores, from the vectors of its tokens."""
         with autocast(self.device, self.config.precision):
-            scores: Tensor = functional_call(
-                self.body, folded(weights, self.norms), (vectors, read_at, pieces)
-            )
+            scores: Tensor = functional_call(self.body, weights, (vectors, read_at, pieces))
         return scores
 
     # ----------------------------------------------------------------------------- evaluation
@@ -256,8 +260,10 @@ class Stack:
 
     @torch.no_grad()
     def _tally(self, batches: list[Batch]) -> evaluation.Tally:
+        table, others = self._apart(self.weights)
+
         def predict(tokens: Tensor, read_at: Tensor | None) -> Tensor:
-            vectors, others = _looked_up(self.weights, tokens.expand(self.runs, -1, -1))
+            vectors = look_up(table, tokens.expand(self.runs, -1, -1))
             return vmap(self._scores, in_dims=(0, 0, None))(others, vectors, read_at)
 
         return evaluation.tally(predict, batches, runs=self.runs, dense=self.judge.dense)
@@ -449,15 +455,6 @@ class _Body(nn.Module):
         x, _ = self.backbone(vectors, None, read_at, pieces)
         scores: Tensor = self.head(x)
         return scores
-
-
-def _looked_up(
-    weights: dict[str, Tensor], tokens: Int[Tensor, "runs rows time"]
-) -> tuple[Float[Tensor, "runs rows time dim"], dict[str, Tensor]]:
-    """The vectors of all tokens, and the weights of what comes after them."""
-    table = "embedding.weight"
-    others = {name: value for name, value in weights.items() if name != table}
-    return look_up(weights[table], tokens), others
 
 
 @torch.no_grad()

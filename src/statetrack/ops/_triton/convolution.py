@@ -220,7 +220,7 @@ def _forward_kernel(
     COMPUTE: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """`y_ptr` is the first part of y; the others and their channels come last, if there are any."""
+    """`y_ptr` is the first part of y; the others, if any, have `second` and `third` channels."""
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -228,8 +228,8 @@ def _forward_kernel(
     first = tl.program_id(2) * SEGMENT  # of the row; tokens are counted from here on
     T = time - first
     last = tl.minimum(SEGMENT, T)
-    x_ptr += (b * time + first) * channels
     token, channel = b * time + first, tl.program_id(1) * BC
+    x_ptr += token * channels
     y_ptr, size = _part(y_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
     if start_ptr is not None:
         start_ptr += b * (W - 1) * channels
@@ -323,7 +323,7 @@ def _backward_kernel(
 ):
     """parts [B, segments, W + 1, C]: the gradients of the taps and, last, of the bias.
 
-    `dy_ptr` is the gradient of the first part of y; those of the others come last.
+    `dy_ptr` is the gradient of the first part of y; the others' are as in the forward.
     """
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
@@ -333,10 +333,10 @@ def _backward_kernel(
     first = segment * SEGMENT
     T = time - first
     last = tl.minimum(SEGMENT, T)
-    x_ptr += (b * time + first) * channels
     token, channel = b * time + first, tl.program_id(1) * BC
+    x_ptr += token * channels
+    dx_ptr += token * channels
     dy_ptr, size = _part(dy_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
-    dx_ptr += (b * time + first) * channels
     floor = 0  # no gradient of an earlier input is stored from here on
     given_ptr = None
     if start_ptr is not None:
@@ -410,8 +410,8 @@ def _backward_kernel(
 
     parts_ptr += (b * segments + segment) * (W + 1) * channels
     for j in tl.static_range(W):
-        tl.store(parts_ptr + j * channels + c, dweight[j], mask=c < channels)
-    tl.store(parts_ptr + W * channels + c, dbias, mask=c < channels)
+        tl.store(parts_ptr + j * channels + c, dweight[j], mask=inside)
+    tl.store(parts_ptr + W * channels + c, dbias, mask=inside)
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -428,8 +428,8 @@ def _in_blocks(sizes: tuple[int, ...]) -> bool:
     return len(sizes) <= 3 and all(size > 0 and size % block == 0 for size in sizes)
 
 
-def _on_a_gpu(dtype: torch.dtype) -> bool:
-    """Whether the kernels may use instructions of their own, in float32 and not interpreted."""
+def _has_asm(dtype: torch.dtype) -> bool:
+    """Whether the sigmoid is made of a GPU's own instructions: in float32, not interpreted."""
     return dtype == torch.float32 and not triton.knobs.runtime.interpret
 
 
@@ -448,8 +448,8 @@ def _forward(
     use_silu: bool,
     initial_state: Tensor | None,
     offsets: Tensor | None,
-    second: int = 0,
-    third: int = 0,
+    second: int,
+    third: int,
 ) -> tuple[Tensor, ...]:
     made = _forward_fake(x, weight, bias, use_silu, initial_state, offsets, second, third)
     if x.numel() == 0:
@@ -478,7 +478,7 @@ def _forward(
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
-            ASM=_on_a_gpu(state.dtype),
+            ASM=_has_asm(state.dtype),
             num_warps=1,
         )
     return made
@@ -491,8 +491,8 @@ def _forward_fake(
     use_silu: bool,
     initial_state: Tensor | None,
     offsets: Tensor | None,
-    second: int = 0,
-    third: int = 0,
+    second: int,
+    third: int,
 ) -> tuple[Tensor, ...]:
     dtype = compute_dtype(x, weight, bias, initial_state)
     past = (x.shape[0] * in_a_row(offsets), weight.shape[2] - 1, x.shape[2])
@@ -565,7 +565,7 @@ def _backward(
             BC=block,
             SILU=use_silu,
             COMPUTE=triton_dtype(state.dtype),
-            ASM=_on_a_gpu(state.dtype),
+            ASM=_has_asm(state.dtype),
             num_warps=1,
         )
     sums = parts.view(groups, -1, width + 1, channels).sum(1)
@@ -597,7 +597,7 @@ _INPUTS = (
 _PARTS = "Tensor {0}, Tensor {0}_second, Tensor {0}_third"
 _op = differentiable_op(
     "short_convolution_triton",
-    schema=f"({_INPUTS}, int second=0, int third=0) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({_INPUTS}, int second, int third) -> (Tensor, Tensor, Tensor, Tensor)",
     forward=_forward,
     forward_fake=_forward_fake,
     backward_schema=(
