@@ -40,7 +40,7 @@ from torch import Tensor
 from statetrack.ops._pieces import in_a_row
 from statetrack.ops._reference import NORM_FLOOR
 from statetrack.ops._triton._ahead import launch
-from statetrack.ops._triton._rows import place
+from statetrack.ops._triton._rows import fetch, place
 
 __all__ = ["backward", "forward", "takes"]
 
@@ -109,20 +109,6 @@ def _wide(x, other, ASM: tl.constexpr):
     result = tl.dot(low, other_high)
     result = tl.dot(high, other_low, result)
     return tl.dot(high, other_high, result)
-
-
-@triton.jit
-@no_type_check
-def _fetch(at):
-    """Has the line of memory at every address brought near."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [at.to(tl.int64)],
-        tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 # ------------------------------------------------------------------------------------- forward
@@ -228,10 +214,10 @@ def _forward_kernel(
 
     if ASM:  # 64 tokens at once: chunk by chunk each load would wait for memory
         ahead = tl.minimum(tl.arange(0, 64), length - 1)
-        _fetch(k_ptr + ahead * k_token)
-        _fetch(q_ptr + ahead * q_token)
-        _fetch(v_ptr + ahead * v_token)
-        _fetch(beta_ptr + ahead * H)
+        fetch(k_ptr + ahead * k_token)
+        fetch(q_ptr + ahead * q_token)
+        fetch(v_ptr + ahead * v_token)
+        fetch(beta_ptr + ahead * H)
     state = tl.zeros([V, K], tl.float32)
     if start_ptr is not None:
         start_ptr += head * (K * V)
@@ -433,13 +419,13 @@ def _backward_kernel(
 
     if ASM:  # 64 tokens at once: chunk by chunk each load would wait for memory
         ahead = tl.minimum(tl.arange(0, 64), length - 1)
-        _fetch(k_ptr + ahead * k_token)
-        _fetch(q_ptr + ahead * q_token)
-        _fetch(dy_ptr + ahead * (H * V))
-        _fetch(e_ptr + ahead * (H * V))
+        fetch(k_ptr + ahead * k_token)
+        fetch(q_ptr + ahead * q_token)
+        fetch(dy_ptr + ahead * (H * V))
+        fetch(e_ptr + ahead * (H * V))
         if V > 16:
-            _fetch(e_ptr + ahead * (H * V) + 16)
-        _fetch(coef_ptr + tl.minimum(tl.arange(0, 32) * 16, length * 5 - 1))
+            fetch(e_ptr + ahead * (H * V) + 16)
+        fetch(coef_ptr + tl.minimum(tl.arange(0, 32) * 16, length * 5 - 1))
     state = -tl.load(final_ptr + head * (K * V) + outside)  # -Sᵀ: products are only ever added
     dstate = tl.zeros([V, K], tl.float32)
     if dfinal_ptr is not None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._pieces import Pieces, in_a_row
 from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
-from statetrack.ops._triton._rows import load_four, place, store_row
+from statetrack.ops._triton._rows import fetch, load_four, place, store_four
 from statetrack.ops._triton._runtime import (
     by_token,
     check_version,
@@ -37,6 +37,7 @@ from statetrack.ops._triton._runtime import (
 __all__ = ["selective_scan"]
 
 LOG2_E = tl.constexpr(1 / math.log(2))
+LOG_2 = tl.constexpr(math.log(2))
 GROUP = 4  # tokens between saved states; the kernels take four steps at a time
 REGISTERS = 168  # at most, for a thread of a backward program: 12 of them share a multiprocessor
 
@@ -69,7 +70,12 @@ def selective_scan(
 def _step(h, u, delta, log2_decay, B, LOW: tl.constexpr):
     """(the next state, E = exp(Δ A)), with A in units of log 2."""
     E = tl.exp2(delta[:, None] * log2_decay)
-    a = E + LOW * (1.0 - E)
+    if LOW == 0.0:
+        a = E
+    elif LOW == -1.0:
+        a = 2.0 * E - 1.0  # one instruction
+    else:
+        a = E + LOW * (1.0 - E)
     return a * h + (delta * u)[:, None] * B[None, :], E
 
 
@@ -122,8 +128,7 @@ def _forward_kernel(
     y_ptr += token * channels
     B_ptr += token * BC_token
     C_ptr += token * BC_token
-    A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
-    log2_decay = A * LOG2_E
+    log2_decay = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE) * LOG2_E
     h = tl.zeros([BC, BN], COMPUTE)
     if start_ptr is not None:
         h += tl.load(start_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
@@ -144,52 +149,36 @@ def _forward_kernel(
         next_delta = load_four(delta_ptr, t + 4, T, channels, channels, c, COMPUTE)
         next_B = load_four(B_ptr, t + 4, T, BC_token, N, n, COMPUTE)
         next_C = load_four(C_ptr, t + 4, T, BC_token, N, n, COMPUTE)
+        y = ()
         for i in tl.static_range(4):
             h, _ = _step(h, u[i], delta[i], log2_decay, B[i], LOW)
-            y = tl.sum(h * C[i][None, :], 1) + D * u[i]
-            store_row(y_ptr, t + i, T, channels, c, y)
+            y = y + (tl.sum(h * C[i][None, :], 1) + D * u[i],)
+        store_four(y_ptr, t, T, channels, c, y)
         u, delta, B, C = next_u, next_delta, next_B, next_C
     tl.store(final_ptr + b * size + at, h, mask=inside)
 
 
 @triton.jit
 @no_type_check
-def _step_back(
-    dh,
-    dA,
-    dD,
-    before,
-    after,
-    E,
-    u,
-    delta,
-    A,
-    B,
-    C,
-    D,
-    du_ptr,
-    ddelta_ptr,
-    dB_ptr,
-    dC_ptr,
-    dy,
-    t,
-    T,
-    channels,
-    c,
-    n,
-    N: tl.constexpr,
-    LOW: tl.constexpr,
-):
-    """One token of the backward; stores its du, dΔ, dB, dC and returns (dh, dA, dD) before it."""
+def _step_back(dh, dA, dD, before, after, E, u, delta, log2_decay, B, C, D, dy, LOW: tl.constexpr):
+    """One token of the backward: (dh, dA, dD) before it, and its du, dΔ, dB and dC.
+
+    dA is without the factor 1 - low, which is the same for all tokens.
+    """
     dh += dy[:, None] * C[None, :]
-    store_row(dC_ptr, t, T, N, n, tl.sum(dy[:, None] * after, 0))
-    store_row(dB_ptr, t, T, N, n, tl.sum((delta * u)[:, None] * dh, 0))
+    dC = tl.sum(dy[:, None] * after, 0)
+    dB = tl.sum((delta * u)[:, None] * dh, 0)
     dwrite = tl.sum(dh * B[None, :], 1)
-    dexponent = (1.0 - LOW) * E * (dh * before)
-    store_row(du_ptr, t, T, channels, c, delta * dwrite + D * dy)
-    store_row(ddelta_ptr, t, T, channels, c, u * dwrite + tl.sum(dexponent * A, 1))
-    a = E + LOW * (1.0 - E)
-    return a * dh, dA + delta[:, None] * dexponent, dD + dy * u
+    decayed = E * dh
+    dexponent = decayed * before
+    du = delta * dwrite + D * dy
+    ddelta = u * dwrite + ((1.0 - LOW) * LOG_2) * tl.sum(dexponent * log2_decay, 1)
+    dA += delta[:, None] * dexponent
+    if LOW == 0.0:
+        dh = decayed
+    else:
+        dh = (1.0 - LOW) * decayed + LOW * dh  # a dh
+    return dh, dA, dD + dy * u, du, ddelta, dB, dC
 
 
 @triton.jit
@@ -223,6 +212,7 @@ def _backward_kernel(
     BN: tl.constexpr,
     LOW: tl.constexpr,
     COMPUTE: tl.constexpr,
+    ASM: tl.constexpr,
 ):
     """dA [BP, C, N] and dD [BP, C] are one part per sequence, dB and dC one per channel block."""
     blocks = tl.cdiv(channels, BC)
@@ -246,8 +236,7 @@ def _backward_kernel(
     C_ptr += token * BC_token
     dB_ptr += (block * batch * time + token) * N
     dC_ptr += (block * batch * time + token) * N
-    A = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE)
-    log2_decay = A * LOG2_E
+    log2_decay = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE) * LOG2_E
     D = tl.zeros([BC], COMPUTE)
     if D_ptr is not None:
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
@@ -258,7 +247,8 @@ def _backward_kernel(
     dD = tl.zeros([BC], COMPUTE)
 
     groups = (T + 3) // 4
-    kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
+    saved_ptr = kept_ptr + _first_slot(b, row, first, time, P) * size
+    kept_at = saved_ptr + at
     for i in range(groups):
         t = (groups - 1 - i) * 4
         h = (tl.load(kept_at + (t // 4) * size, mask=inside, other=0.0),)
@@ -267,38 +257,43 @@ def _backward_kernel(
         B = load_four(B_ptr, t, T, BC_token, N, n, COMPUTE)
         C = load_four(C_ptr, t, T, BC_token, N, n, COMPUTE)
         dy = load_four(dy_ptr, t, T, channels, channels, c, COMPUTE)
+        if ASM:  # the four tokens before these: their turn would begin with waiting for memory
+            earlier = tl.maximum(t - 4, 0)
+            fetch(saved_ptr + (earlier // 4) * size + tl.minimum(c, channels - 1) * N)
+            rows = tl.minimum(earlier + tl.arange(0, 4), T - 1)
+            fetch(u_ptr + rows * channels + block * BC)
+            fetch(delta_ptr + rows * channels + block * BC)
+            fetch(dy_ptr + rows * channels + block * BC)
+            fetch(B_ptr + rows * BC_token)
+            fetch(C_ptr + rows * BC_token)
         E = ()
         for i in tl.static_range(4):
             after, decay = _step(h[i], u[i], delta[i], log2_decay, B[i], LOW)
             h, E = h + (after,), E + (decay,)
-        for i in tl.static_range(3, -1, -1):
-            dh, dA, dD = _step_back(
+        du, ddelta, dB, dC = (), (), (), ()
+        for j in tl.static_range(3, -1, -1):
+            dh, dA, dD, du_j, ddelta_j, dB_j, dC_j = _step_back(
                 dh,
                 dA,
                 dD,
-                h[i],
-                h[i + 1],
-                E[i],
-                u[i],
-                delta[i],
-                A,
-                B[i],
-                C[i],
+                h[j],
+                h[j + 1],
+                E[j],
+                u[j],
+                delta[j],
+                log2_decay,
+                B[j],
+                C[j],
                 D,
-                du_ptr,
-                ddelta_ptr,
-                dB_ptr,
-                dC_ptr,
-                dy[i],
-                t + i,
-                T,
-                channels,
-                c,
-                n,
-                N,
+                dy[j],
                 LOW,
             )
-    tl.store(dA_ptr + b * size + at, dA, mask=inside)
+            du, ddelta, dB, dC = (du_j,) + du, (ddelta_j,) + ddelta, (dB_j,) + dB, (dC_j,) + dC
+        store_four(du_ptr, t, T, channels, c, du)
+        store_four(ddelta_ptr, t, T, channels, c, ddelta)
+        store_four(dB_ptr, t, T, N, n, dB)
+        store_four(dC_ptr, t, T, N, n, dC)
+    tl.store(dA_ptr + b * size + at, (1.0 - LOW) * dA, mask=inside)
     if dD_ptr is not None:
         tl.store(dD_ptr + b * channels + c, dD, mask=c < channels)
     if dstart_ptr is not None:
@@ -468,6 +463,7 @@ def _backward(
             BN=power_of_two(size),
             LOW=low,
             COMPUTE=triton_dtype(state.dtype),
+            ASM=not triton.knobs.runtime.interpret,
             num_warps=1,
             maxnreg=REGISTERS,
         )
@@ -475,10 +471,10 @@ def _backward(
         _sum_kernel[(triton.cdiv(numbers, 1024), 2)](
             parts, dB, dC, numbers, blocks, BLOCK=1024, COMPUTE=triton_dtype(state.dtype)
         )
-    dA.copy_(dA_rows.unflatten(0, (A.shape[0], -1)).sum(1))
+    dA = dA_rows.unflatten(0, (len(A), -1)).sum(1).to(A.dtype)
     if D is not None and dD_rows is not None:
-        dD.copy_(dD_rows.unflatten(0, (D.shape[0], -1)).sum(1))
-    return grads
+        dD = dD_rows.unflatten(0, (len(D), -1)).sum(1).to(D.dtype)
+    return du, ddelta, dA, dB, dC, dD, dstart, none
 
 
 def _backward_fake(
