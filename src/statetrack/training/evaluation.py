@@ -112,7 +112,7 @@ def tally(predict: Predict, batches: list[Batch], *, runs: int, dense: bool) -> 
     zeros = torch.zeros(runs, time, dtype=torch.long, device=batches[0].tokens.device)
     right, alive, asked = zeros, zeros.clone(), zeros[0].clone()
     loss = torch.zeros_like(right[:, 0], dtype=torch.float64)
-    for batch in batches:
+    for batch in reversed(batches):  # widest first: the memory it leaves has room for the others
         read_at, targets = (None, batch.targets) if dense else batch.last_answer
         scores = predict(batch.tokens, read_at)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).movedim(-1, 1)
