@@ -11,7 +11,7 @@ from torch import Tensor
 from statetrack import ops
 from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
-from tests.ops.cases import CASES, Case
+from tests.ops.cases import CASES, Case, expect_exact_ends
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -59,6 +59,11 @@ def expect_match(
 @pytest.mark.parametrize("time", [1, 2, 9, 65, 300])
 def test_equals_reference_in_float64(case: Case, time: int, state: bool) -> None:
     expect_match(case, on_gpu(case.inputs(time, state=state)), 1e-9)
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+def test_the_ends_of_selective_scans_range_are_exact(low: float) -> None:
+    expect_exact_ends("triton", low, device="cuda")
 
 
 @pytest.mark.parametrize("case", KERNELS)

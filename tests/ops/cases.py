@@ -194,3 +194,33 @@ CASES = [
     Case("short_convolution", convolution(2, True), ("x",), {}, "two", _WEIGHTS),
     Case("short_convolution", convolution(7, False), ("x",), _SILU, "seven", _WEIGHTS),
 ]
+
+
+def expect_exact_ends(
+    backend: str, low: float, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> None:
+    """exp(Δ A) underflows to 0 and then a = low; Δ = 0 gives a = 1. So the state, and its gradient.
+
+    For the ends low = -1 and low = 0, where every product of them is exact.
+    """
+    generator = torch.Generator().manual_seed(0)
+    channels, state, time = 70, 3, 9
+    start, given = (normal(generator, 1, channels, state).to(device, dtype) for _ in range(2))
+    start.requires_grad_()
+    forgets = torch.randint(2, (1, time, channels), generator=generator).to(device, dtype)
+    A = -torch.ones(channels, state, dtype=dtype, device=device)
+    ones = torch.ones(1, time, state, dtype=dtype, device=device)
+    _, final = ops.selective_scan(
+        torch.zeros_like(forgets),
+        1e6 * forgets,
+        A,
+        ones,
+        ones,
+        low=low,
+        initial_state=start,
+        backend=backend,
+    )
+    factor = torch.where(forgets == 1, low, 1.0).prod(1)[..., None]
+    assert torch.equal(final, factor * start)
+    (grad,) = torch.autograd.grad(final, start, given)
+    assert torch.equal(grad, factor * given)

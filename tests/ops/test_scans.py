@@ -13,6 +13,7 @@ from torch import Tensor
 from statetrack import ops
 from statetrack.ops._dispatch import _MODULES
 from tests.helpers import relative_error
+from tests.ops.cases import expect_exact_ends
 
 DOUBLE = torch.float64
 
@@ -157,18 +158,7 @@ def test_grad_of_A_by_finite_differences_and_not_the_shortcut(backend: str) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("low", [-1.0, 0.0])
 def test_the_ends_of_the_range_are_exact(backend: str, low: float, dtype: torch.dtype) -> None:
-    """exp(Δ A) underflows to 0 and then a = low; Δ = 0 gives a = 1 and no write."""
-    channels, state = 70, 3
-    start = torch.randn(1, channels, state, generator=generator(), dtype=dtype)
-    A = -torch.ones(channels, state, dtype=dtype)
-    ones = torch.ones(1, 1, state, dtype=dtype)
-    for step, expected in ((1e6, low), (0.0, 1.0)):
-        delta = torch.full((1, 1, channels), step, dtype=dtype)
-        u = torch.zeros_like(delta)
-        _, final = ops.selective_scan(
-            u, delta, A, ones, ones, low=low, initial_state=start, backend=backend
-        )
-        assert torch.equal(final, expected * start)
+    expect_exact_ends(backend, low, dtype)
 
 
 @selective

@@ -18,7 +18,7 @@ import torch
 from statetrack import ops
 from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
-from tests.ops.cases import CASES, Case, normal
+from tests.ops.cases import CASES, Case, expect_exact_ends, normal
 from tests.ops.test_against_reference import expect_match, single, with_grads
 from tests.ops.test_pieces import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
 
@@ -286,6 +286,10 @@ else:
         low = single(case.inputs(6))
         rounded = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
+
+    @pytest.mark.parametrize("low", [-1.0, 0.0])
+    def test_the_ends_of_selective_scans_range_are_exact(low: float) -> None:
+        expect_exact_ends("triton", low)
 
     @pytest.mark.parametrize("label", ["vector", "scalar"])
     @pytest.mark.parametrize("time", [13, 16])
