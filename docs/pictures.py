@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from statetrack.training import Run, find_runs
+from statetrack.runs import Run, find_runs
 
 ROOT = Path(__file__).parents[1]
 BIN = 8  # lengths averaged for one point

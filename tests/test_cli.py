@@ -11,7 +11,7 @@ import pytest
 
 from statetrack.cli import COMMANDS, main
 from statetrack.experiments import demo as recipe
-from statetrack.training import find_runs
+from statetrack.runs import find_runs
 from tests.training import tiny
 
 SMALL = ["--width", "8", "--layers", "1", "--steps", "4", "--batch", "4", "--option", "num_heads=2"]
@@ -115,7 +115,7 @@ def test_failed_runs_are_named(
 def test_a_full_disk_ends_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from statetrack.training import files
+    from statetrack.runs import files
 
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 if TYPE_CHECKING:
-    from statetrack.training import Run, RunConfig
+    from statetrack.runs import Run
+    from statetrack.training import RunConfig
 
 __all__ = ["COMMANDS", "main"]
 
@@ -144,12 +145,7 @@ def train(
     from statetrack import tasks
     from statetrack.layers import registry
     from statetrack.models import paper_config
-    from statetrack.training import (
-        EvaluationConfig,
-        OptimizerConfig,
-        RunConfig,
-        ScheduleConfig,
-    )
+    from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
     if config is not None:
         chosen = _read_config(config)
@@ -404,9 +400,9 @@ def audit(
 
 
 def _audit_compiled(model: Path, plot: Path | None) -> None:
-    from statetrack import compiler
+    from statetrack import analysis, compiler
 
-    found = compiler.audit(compiler.CompiledRNN.load(model))
+    found = analysis.audit(compiler.CompiledRNN.load(model))
     print(found)
     if plot is not None:
         found.plot().savefig(plot, dpi=120)
@@ -414,10 +410,10 @@ def _audit_compiled(model: Path, plot: Path | None) -> None:
 
 
 def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> None:
-    from statetrack import compiler
-    from statetrack.training.audits import AUDIT, audit_run, describe, to_audit, words_of
-    from statetrack.training.horizon import LENGTHS
-    from statetrack.training.progress import label
+    from statetrack import analysis
+    from statetrack.analysis.horizons import LENGTHS
+    from statetrack.analysis.runs import AUDIT, audit_run, describe, to_audit, words_of
+    from statetrack.runs.labels import label
 
     lengths = [length for length in LENGTHS if length <= longest]
     if not lengths:
@@ -437,7 +433,7 @@ def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> N
             print(f"  {line}")
         print(f"Audit: {run.folder / AUDIT}")
         if plot is not None:
-            compiler.audit(run.model(), words_of(run, 1)[0]).plot().savefig(plot, dpi=120)
+            analysis.audit(run.model(), words_of(run, 1)[0]).plot().savefig(plot, dpi=120)
             print(f"Spectrum: {plot}")
 
 
@@ -579,10 +575,11 @@ def _train_one(
     config: "RunConfig", out: Path, device: str, *, tensorboard: bool, wandb: str | None
 ) -> int:
     from statetrack.experiments.picture import bars
+    from statetrack.runs.labels import label
+    from statetrack.runs.mirrors import TensorBoard, WeightsAndBiases
+    from statetrack.runs.records import Sink
+    from statetrack.sweep.progress import Progress
     from statetrack.training import run
-    from statetrack.training.mirrors import TensorBoard, WeightsAndBiases
-    from statetrack.training.progress import Progress, label
-    from statetrack.training.records import Sink
 
     folder = out / config.fingerprint
     mirrors: list[Sink] = []
@@ -616,8 +613,8 @@ def _run_all(
     device: str,
     launcher: Launcher = "processes",
 ) -> "list[Run]":
-    from statetrack.training import run_many
-    from statetrack.training.progress import Progress
+    from statetrack.sweep import run_many
+    from statetrack.sweep.progress import Progress
 
     with Progress(total_runs=len(configs)) as progress:
         sweep = run_many(
@@ -628,7 +625,7 @@ def _run_all(
 
 def _described(config: "RunConfig") -> str:
     """A run in one line."""
-    from statetrack.training.progress import label
+    from statetrack.runs.labels import label
 
     layers, rate = config.model.num_layers, config.optimizer.lr
     return (
@@ -647,7 +644,7 @@ def _failures(runs: "list[Run]") -> int:
 
 def _states(folder: Path) -> int:
     from statetrack.experiments.states import states
-    from statetrack.training.files import write_json
+    from statetrack.runs.files import write_json
 
     folder.mkdir(parents=True, exist_ok=True)
     trajectories = states()
@@ -673,7 +670,7 @@ def _states(folder: Path) -> int:
 
 
 def _model_of(run: "Run") -> str:
-    from statetrack.training.progress import model_label
+    from statetrack.runs.labels import model_label
 
     return model_label(run.config)
 

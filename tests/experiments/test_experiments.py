@@ -14,7 +14,8 @@ from statetrack.experiments.picture import bars
 from statetrack.experiments.states import states
 from statetrack.experiments.words import householders, s5, z60
 from statetrack.report.tables import group_runs, row
-from statetrack.training import RunConfig, run_many
+from statetrack.sweep import run_many
+from statetrack.training import RunConfig
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

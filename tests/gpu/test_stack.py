@@ -7,7 +7,8 @@ import torch
 
 from statetrack import tasks
 from statetrack.models import paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, Record, RunConfig, Session
+from statetrack.runs import Record
+from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session
 from statetrack.training.stack import Stack
 
 pytestmark = [

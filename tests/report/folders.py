@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from statetrack.training import Record, Run, RunConfig
+from statetrack.runs import Record, Run
+from statetrack.training import RunConfig
 from tests.training import tiny
 
 

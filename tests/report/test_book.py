@@ -11,11 +11,12 @@ import pytest
 
 from statetrack.cli import main
 from statetrack.experiments import EXPERIMENTS
+from statetrack.experiments.plan import Plan
 from statetrack.experiments.summary import PAGES, plans
 from statetrack.report import write_book
 from statetrack.report.cells import KEYS, cells, summary_row
-from statetrack.training import RunConfig, find_runs
-from statetrack.training.plans import Plan
+from statetrack.runs import find_runs
+from statetrack.training import RunConfig
 from tests.report.folders import parity, scores, write_run
 from tests.training import tiny
 

@@ -9,7 +9,7 @@ import pytest
 from statetrack.experiments.summary import plans
 from statetrack.report.book import make_book
 from statetrack.report.cells import KEYS
-from statetrack.training import find_runs
+from statetrack.runs import find_runs
 
 ROOT = Path(__file__).parents[2]
 REBUILD = (

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from statetrack import tasks
+from statetrack.analysis.runs import MAX_DOTS, audit_run, eigenvalues
 from statetrack.cli import main
 from statetrack.report import build, read_runs, render, write_report
 from statetrack.report.spectra import spectrum
 from statetrack.report.tables import group_runs
-from statetrack.training import Run, RunConfig, run
-from statetrack.training.audits import MAX_DOTS, audit_run, eigenvalues
+from statetrack.runs import Run
+from statetrack.training import RunConfig, run
 from tests.report.folders import parity, scores, write_run
 from tests.training import tiny
 

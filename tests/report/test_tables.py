@@ -8,7 +8,8 @@ import pytest
 from statetrack.models import paper_config
 from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import absent, by_length, by_step, group_runs, row
-from statetrack.training import EvaluationConfig, Record, RunConfig
+from statetrack.runs import Record
+from statetrack.training import EvaluationConfig, RunConfig
 from tests.report.folders import parity, scores, write_run
 from tests.training import tiny
 

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from statetrack import tasks
 from statetrack.models import Tagger, paper_config
+from statetrack.runs import Record
 from statetrack.training import (
     EvaluationConfig,
     NonFiniteLoss,
     OptimizerConfig,
-    Record,
     ScheduleConfig,
     Session,
     train,

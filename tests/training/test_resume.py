@@ -19,18 +19,12 @@ import pytest
 import torch
 
 from statetrack.models import paper_config
-from statetrack.training import (
-    EvaluationConfig,
-    OptimizerConfig,
-    Run,
-    RunConfig,
-    run,
-    run_together,
-)
-from statetrack.training import files as files_module
-from statetrack.training.checkpoints import KEPT
+from statetrack.runs import Run
+from statetrack.runs import files as files_module
+from statetrack.runs.checkpoints import KEPT
+from statetrack.runs.records import JsonLines
+from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, run, run_together
 from statetrack.training.loop import Session
-from statetrack.training.records import JsonLines
 from statetrack.training.stack import Stack
 from tests.training import tiny
 

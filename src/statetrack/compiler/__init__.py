@@ -5,9 +5,6 @@
 Every stage runs, and every stage is checked against the machine.
 """
 
-from statetrack.compiler.audit import Audit as Audit
-from statetrack.compiler.audit import audit as audit
-from statetrack.compiler.audit import horizon as horizon
 from statetrack.compiler.check import Check as Check
 from statetrack.compiler.check import Proof as Proof
 from statetrack.compiler.check import check as check

@@ -9,7 +9,8 @@ the counter much sooner. The judgement is the paper's: one answer, after the las
 import dataclasses
 
 from statetrack.models import TaggerConfig, paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, Run, RunConfig, ScheduleConfig
+from statetrack.runs import Run
+from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
 __all__ = ["demo", "recipe", "scaled_curve"]
 

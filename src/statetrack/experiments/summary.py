@@ -6,8 +6,8 @@ from typing import cast, get_args
 
 from statetrack.experiments import EXPERIMENTS
 from statetrack.experiments._base import Scale, Version
-from statetrack.training import find_runs
-from statetrack.training.plans import Plan
+from statetrack.experiments.plan import Plan
+from statetrack.runs import find_runs
 
 __all__ = ["PAGES", "plans"]
 

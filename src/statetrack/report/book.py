@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statetrack.analysis.runs import AUDIT, read_audit
+from statetrack.experiments.plan import Plan
 from statetrack.report.cells import Cell, cells, summary_row
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture, styles
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
 from statetrack.report.spectra import spectrum
 from statetrack.report.tables import Curve, Point, by_length, by_step, trained_tokens
-from statetrack.training import Run
-from statetrack.training.audits import AUDIT, read_audit
-from statetrack.training.plans import Plan
-from statetrack.training.runs import RECORDS
+from statetrack.runs import Run
+from statetrack.runs.folder import RECORDS
 
 __all__ = ["Book", "make_book"]
 

@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from statetrack.experiments.plan import Plan
 from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import Group, Row, group_of, labels, order, row
-from statetrack.training import Run, RunConfig
-from statetrack.training.plans import Plan
-from statetrack.training.progress import label
-from statetrack.training.selection import metric_of, recipe
+from statetrack.runs import Run
+from statetrack.runs.labels import label
+from statetrack.runs.selection import metric_of, recipe
+from statetrack.training import RunConfig
 
 __all__ = ["KEYS", "Cell", "cells", "summary_row"]
 

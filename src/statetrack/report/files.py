@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from statetrack.experiments.plan import Plan
 from statetrack.report import figures
 from statetrack.report.book import make_book
 from statetrack.report.page import build, pictures, render, report_styles
 from statetrack.report.tables import exact_length
-from statetrack.training import Run, find_runs
-from statetrack.training.files import write_atomically
-from statetrack.training.plans import Plan
+from statetrack.runs import Run, find_runs
+from statetrack.runs.files import write_atomically
 
 __all__ = ["read_runs", "write_book", "write_report"]
 

@@ -25,7 +25,7 @@ from statetrack.report.tables import (
     row,
     trained_tokens,
 )
-from statetrack.training import Run
+from statetrack.runs import Run
 
 __all__ = ["Report", "TaskReport", "address", "build", "pictures", "render"]
 

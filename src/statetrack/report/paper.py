@@ -1,7 +1,7 @@
 """The paper's own numbers, to stand beside ours. What is not here is not known."""
 
+from statetrack.runs.labels import model_label
 from statetrack.training import RunConfig
-from statetrack.training.progress import model_label
 
 __all__ = ["best_in_paper"]
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from statetrack.analysis.runs import look_at, read_audit
 from statetrack.report.tables import Group
-from statetrack.training.audits import look_at, read_audit
 
 __all__ = ["Dot", "Spectrum", "spectrum"]
 

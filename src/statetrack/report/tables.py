@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from statetrack import tasks
+from statetrack.analysis.runs import read_audit
 from statetrack.report.paper import best_in_paper
-from statetrack.training import Record, Run, RunConfig
-from statetrack.training.audits import read_audit
-from statetrack.training.progress import model_label
-from statetrack.training.selection import best_rate, metric_of, recipe, values_of
+from statetrack.runs import Record, Run
+from statetrack.runs.labels import model_label
+from statetrack.runs.selection import best_rate, metric_of, recipe, values_of
+from statetrack.training import RunConfig
 
 __all__ = [
     "Absent",

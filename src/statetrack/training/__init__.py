@@ -1,4 +1,4 @@
-"""Training: a config, one loop, records and checkpoints on disk, many runs at once.
+"""Training: a config, one loop, in memory or in a run folder.
 
 config = RunConfig(task="parity", model=paper_config("DeltaNet", vocab_size=3), steps=1000,
                    batch=64)
@@ -14,11 +14,5 @@ from statetrack.training.config import ScheduleConfig as ScheduleConfig
 from statetrack.training.loop import NonFiniteLoss as NonFiniteLoss
 from statetrack.training.loop import Session as Session
 from statetrack.training.loop import train as train
-from statetrack.training.records import Record as Record
-from statetrack.training.records import read_records as read_records
-from statetrack.training.runs import Run as Run
-from statetrack.training.runs import find_runs as find_runs
-from statetrack.training.runs import run as run
-from statetrack.training.runs import run_together as run_together
-from statetrack.training.sweep import Sweep as Sweep
-from statetrack.training.sweep import run_many as run_many
+from statetrack.training.run import run as run
+from statetrack.training.run import run_together as run_together

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
+import torch
+
 from statetrack import tasks
-from statetrack.models import TaggerConfig
+from statetrack.models import Tagger, TaggerConfig
 
 __all__ = ["EvaluationConfig", "OptimizerConfig", "RunConfig", "ScheduleConfig"]
 
@@ -235,6 +237,10 @@ class RunConfig(_Config):
             self.evaluation, task=judge.name, lengths=held_out, test_lengths=tested
         )
         object.__setattr__(self, "evaluation", filled)
+
+    def build(self, generator: torch.Generator | None = None) -> Tagger:
+        """The model, its weights drawn by `generator`."""
+        return Tagger(self.model, generator=generator)
 
     @property
     def train_lengths(self) -> tuple[int, int]:

@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 from statetrack import tasks
 from statetrack._typing import Float, Int
 from statetrack.models import Tagger
+from statetrack.runs.records import Record
 from statetrack.tasks import IGNORE, Batch, Task
 from statetrack.tasks._evaluation import Split
 from statetrack.training.config import RunConfig
 from statetrack.training.packing import by_length
 from statetrack.training.precision import autocast
-from statetrack.training.records import Record
 
 __all__ = ["Counts", "Tally", "evaluate", "held_out", "records_of", "score", "tally"]
 

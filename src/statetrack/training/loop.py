@@ -11,13 +11,13 @@ from torch.nn.functional import cross_entropy
 from statetrack import tasks
 from statetrack._typing import Float, Int
 from statetrack.models import Tagger
+from statetrack.runs.records import Record
 from statetrack.tasks import IGNORE, Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.optimizer import make_optimizer
 from statetrack.training.packing import narrow
 from statetrack.training.precision import autocast, avoid_amx_trap
-from statetrack.training.records import Record
 
 __all__ = ["NonFiniteLoss", "Session", "train"]
 

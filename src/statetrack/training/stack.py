@@ -27,6 +27,7 @@ from statetrack.layers import registry
 from statetrack.layers._base import LayerInPieces
 from statetrack.models import Tagger
 from statetrack.models.embedding import look_up
+from statetrack.runs.records import Record
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import OptimizerConfig, RunConfig
@@ -40,7 +41,6 @@ from statetrack.training.loop import (
 from statetrack.training.optimizer import decays
 from statetrack.training.packing import Layout, in_rows, packed, room_for
 from statetrack.training.precision import autocast, avoid_amx_trap
-from statetrack.training.records import Record
 
 __all__ = ["Stack", "stacks"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from statetrack.training.files import (
+from statetrack.runs.files import (
     TEMPORARY,
     checksum,
     json_bytes,

@@ -4,30 +4,11 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from statetrack.runs.labels import label
+from statetrack.runs.records import Record
 from statetrack.training.config import RunConfig
-from statetrack.training.records import Record
 
-__all__ = ["Progress", "label"]
-
-
-def label(config: RunConfig) -> str:
-    """A run in a few words.
-
-    >>> from statetrack.models import paper_config
-    >>> model = paper_config("DeltaNet", vocab_size=3)
-    >>> label(RunConfig(task="parity", model=model, steps=1, batch=1))
-    'parity DeltaNet [-1, 1]'
-    """
-    return f"{config.task} {model_label(config)}"
-
-
-def model_label(config: RunConfig) -> str:
-    """The mixer, with its eigenvalue range and number of Householder factors if it has them."""
-    options = config.model.mixer_options
-    low_high = options.get("eigen_range")
-    between = "" if low_high is None else f" [{low_high[0]:g}, {low_high[1]:g}]"
-    factors = f" n={options['num_householders']}" if "num_householders" in options else ""
-    return f"{config.model.mixer}{factors}{between}"
+__all__ = ["Progress"]
 
 
 class Progress:

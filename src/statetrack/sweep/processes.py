@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from statetrack.runs.files import write_atomically
+from statetrack.runs.folder import ERROR, RECORDS, Run
+from statetrack.runs.records import Record, parse_records
 from statetrack.training.config import RunConfig
-from statetrack.training.files import write_atomically
-from statetrack.training.records import Record, parse_records
-from statetrack.training.runs import ERROR, RECORDS, Run, run, run_together
+from statetrack.training.run import run, run_together
 from statetrack.training.stack import MOST_RUNS, stacks
 
 if TYPE_CHECKING:
-    from statetrack.training.launchers import Engine
+    from statetrack.sweep.launchers import Engine
 
 __all__ = ["Sweep", "run_many"]
 
@@ -86,7 +87,7 @@ def run_many(
         else:
             pending.append(config)
     if launcher != "processes":
-        from statetrack.training.launchers import launch
+        from statetrack.sweep.launchers import launch
 
         launch(pending, root, launcher, workers=workers, device=device, watch=watch)
         return Sweep([Run(folders[config.fingerprint]) for config in configs])

@@ -1,14 +1,4 @@
-"""A run on disk: a folder named by its config's fingerprint, and what may be read from it.
-
-ROOT/3f2a.../
-    config.json         the RunConfig
-    run.json            versions, hardware, wall time
-    records.jsonl       every number; see `records.Record`
-    checkpoints/        the newest two; gone when the run has finished
-    model.safetensors   the final weights
-    DONE                written last: how it ended
-    error.txt           instead of DONE, if it failed: the traceback
-"""
+"""`run` and `run_together`: training in run folders, skipped, resumed or started."""
 
 import contextlib
 import json
@@ -20,8 +10,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,75 +19,19 @@ from torch import Tensor
 
 from statetrack import ops
 from statetrack.models import Tagger
-from statetrack.training import checkpoints
-from statetrack.training.checkpoints import Checkpoint, load_tensors, save_tensors
+from statetrack.runs import checkpoints
+from statetrack.runs.checkpoints import Checkpoint, save_tensors
+from statetrack.runs.files import exclusive, write_atomically, write_json
+from statetrack.runs.folder import CONFIG, DONE, ERROR, INFO, MODEL, RECORDS, Run
+from statetrack.runs.records import JsonLines, Record, Sink
 from statetrack.training.config import RunConfig
-from statetrack.training.files import exclusive, write_atomically, write_json
 from statetrack.training.loop import NonFiniteLoss, Session
-from statetrack.training.records import JsonLines, Record, Sink, read_records
 from statetrack.training.stack import Stack
 
-__all__ = ["Run", "find_runs", "run", "run_together"]
-
-CONFIG, INFO, RECORDS = "config.json", "run.json", "records.jsonl"
-MODEL, DONE, ERROR = "model.safetensors", "DONE", "error.txt"
+__all__ = ["run", "run_together"]
 
 Watcher = Callable[[RunConfig, list[Record]], None]
 """Called with the new rows each time a run reports."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's folder, read on demand."""
-
-    folder: Path
-
-    @cached_property
-    def config(self) -> RunConfig:
-        return RunConfig.from_json((self.folder / CONFIG).read_text())
-
-    @cached_property
-    def records(self) -> list[Record]:
-        path = self.folder / RECORDS
-        return read_records(path) if path.exists() else []
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """Versions, hardware, device, wall time (`wall_s`)."""
-        path = self.folder / INFO
-        return json.loads(path.read_bytes()) if path.exists() else {}
-
-    @property
-    def finished(self) -> bool:
-        return (self.folder / DONE).exists()
-
-    @property
-    def error(self) -> str | None:
-        """The traceback of the last attempt, if it failed."""
-        path = self.folder / ERROR
-        return path.read_text() if path.exists() else None
-
-    def model(self) -> Tagger:
-        """The trained model."""
-        model = Tagger(self.config.model)
-        model.load_state_dict(load_tensors((self.folder / MODEL).read_bytes()))
-        return model
-
-    def last(self, metric: str, split: str = "validation") -> float | None:
-        """The last value over all lengths; `None` if there is none."""
-        rows = [r for r in self.records if (r.metric, r.split, r.length) == (metric, split, None)]
-        return rows[-1].value if rows else None
-
-    def curve(self, metric: str = "accuracy", split: str = "test") -> dict[int, float]:
-        """Length -> value, from the last evaluation of `split`."""
-        rows = [r for r in self.records if (r.metric, r.split) == (metric, split) and r.length]
-        last = max((r.step for r in rows), default=0)
-        return {r.length: r.value for r in rows if r.step == last and r.length}
-
-
-def find_runs(root: Path | str) -> list[Run]:
-    """All runs in `root` and below, by folder name."""
-    return [Run(path.parent) for path in sorted(Path(root).rglob(CONFIG))]
 
 
 def run(

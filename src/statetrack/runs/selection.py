@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from statetrack import tasks
-from statetrack.training.config import RunConfig
-from statetrack.training.runs import Run
+from statetrack.runs.folder import Run
 
 __all__ = ["best_rate", "best_run", "metric_of", "recipe", "values_of"]
 
 
-def recipe(config: RunConfig) -> dict[str, Any]:
+def recipe(config: Any) -> dict[str, Any]:
     """The config without what the runs of one cell differ in: seeds and learning rate."""
     fields = config.to_dict()
     del fields["seed"], fields["data_seed"]
@@ -23,7 +22,7 @@ def recipe(config: RunConfig) -> dict[str, Any]:
     return fields
 
 
-def metric_of(config: RunConfig) -> str:
+def metric_of(config: Any) -> str:
     """Faultless sequences where every prefix is asked, scaled accuracy where only the end is."""
     judge = tasks.get(config.evaluation.task or config.task)
     return "sequence_accuracy" if judge.dense else "scaled_accuracy"

@@ -9,7 +9,7 @@ import numpy as np
 from statetrack.automata import Machine
 
 if TYPE_CHECKING:
-    from statetrack.compiler.audit import Audit
+    from statetrack.analysis.audit import Audit
 
 
 def spectrum_figure(audit: Audit) -> Any:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from statetrack.training import RunConfig, find_runs, run, run_many
+from statetrack.runs import find_runs
+from statetrack.runs.records import Record
+from statetrack.sweep import run_many
+from statetrack.training import RunConfig, run
 from statetrack.training.loop import Session
-from statetrack.training.records import Record
 from tests.training import tiny
 
 

@@ -4,8 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from statetrack.training.config import RunConfig
-from statetrack.training.records import Record
+from statetrack.runs.records import Record
 
 __all__ = ["TensorBoard", "WeightsAndBiases"]
 
@@ -47,7 +46,7 @@ class WeightsAndBiases:
     """
 
     def __init__(
-        self, config: RunConfig, *, project: str, folder: Path | str = ".", mode: str | None = None
+        self, config: Any, *, project: str, folder: Path | str = ".", mode: str | None = None
     ) -> None:
         try:
             wandb = import_module("wandb")

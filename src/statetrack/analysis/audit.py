@@ -165,7 +165,7 @@ class Audit:
 
     def plot(self) -> Any:
         """A matplotlib figure: the spectrum in the complex plane, and β or a for each token."""
-        from statetrack.compiler.audit_plot import spectrum_figure
+        from statetrack.analysis.plot import spectrum_figure
 
         return spectrum_figure(self)
 

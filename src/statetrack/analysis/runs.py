@@ -27,15 +27,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statetrack import compiler, tasks
+from statetrack import tasks
 from statetrack._typing import Inexact, Int
-from statetrack.compiler.audit import Finding
+from statetrack.analysis.audit import Finding, audit
+from statetrack.analysis.horizons import LENGTHS, SEQUENCES, exact_to, horizon, why_none
 from statetrack.layers import Layer
 from statetrack.models import Tagger
-from statetrack.training.files import write_atomically
-from statetrack.training.horizon import LENGTHS, SEQUENCES, exact_to, horizon, why_none
-from statetrack.training.runs import MODEL, Run, find_runs
-from statetrack.training.selection import best_run, metric_of, recipe
+from statetrack.runs.files import write_atomically
+from statetrack.runs.folder import MODEL, Run, find_runs
+from statetrack.runs.selection import best_run, metric_of, recipe
 
 __all__ = [
     "AUDIT",
@@ -145,7 +145,7 @@ def look_at(run: Run, model: Tagger | None = None) -> dict[str, Any]:
         return empty | {"note": str(error)}
     if not all(values.isfinite().all() for values in layers):
         return empty | {"note": "some eigenvalues are not finite"}
-    checked = compiler.audit(model, words_of(run, 1, 256)[0])
+    checked = audit(model, words_of(run, 1, 256)[0])
     read = torch.cat(words)
     names = tasks.get(run.config.task).token_names
     mixers = [(n, m) for n, m in model.named_modules() if isinstance(m, Layer)]

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from statetrack.analysis import audit, horizon
+from statetrack.analysis.plot import machine_figure
 from statetrack.automata import groups, named
-from statetrack.compiler import audit, compile, horizon, machine_from
-from statetrack.compiler.audit_plot import machine_figure
+from statetrack.compiler import compile, machine_from
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
 from statetrack.models import Tagger, TaggerConfig
 

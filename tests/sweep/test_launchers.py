@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-
-from statetrack.training import Run, RunConfig, launchers, run, run_many
-from statetrack.training.files import exclusive
-from statetrack.training.launchers import LOSSES, Submitit, train_group
-from tests.training import tiny
 from tests.training.test_sweep import Heard
+
+from statetrack.runs import Run
+from statetrack.runs.files import exclusive
+from statetrack.sweep import launchers, run_many
+from statetrack.sweep.launchers import LOSSES, Submitit, train_group
+from statetrack.training import RunConfig, run
+from tests.training import tiny
 
 LONG = tiny.config(seed=0, steps=400, log_every=4, checkpoint_every=20)
 SHORT = tiny.config(seed=1)

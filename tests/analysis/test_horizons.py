@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from statetrack import tasks
+from statetrack.analysis import horizons as module
+from statetrack.analysis.horizons import exact_to, horizon
 from statetrack.layers import registry
 from statetrack.layers.registry import LAYERS
 from statetrack.models import Tagger
-from statetrack.training import horizon as module
 from statetrack.training.evaluation import evaluate
-from statetrack.training.horizon import exact_to, horizon
 from tests.training import tiny
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from statetrack.training import Record, run
-from statetrack.training.mirrors import TensorBoard, WeightsAndBiases
-from statetrack.training.progress import Progress, label
+from statetrack.runs import Record
+from statetrack.runs.labels import label
+from statetrack.runs.mirrors import TensorBoard, WeightsAndBiases
+from statetrack.sweep.progress import Progress
+from statetrack.training import run
 from tests.training import tiny
 
 

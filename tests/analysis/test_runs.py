@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from statetrack.cli import main
-from statetrack.training import Run, RunConfig, run
-from statetrack.training.audits import (
+from statetrack.analysis.runs import (
     MAX_DOTS,
     _layer,
     audit_run,
@@ -20,6 +18,9 @@ from statetrack.training.audits import (
     to_audit,
     words_of,
 )
+from statetrack.cli import main
+from statetrack.runs import Run
+from statetrack.training import RunConfig, run
 from tests.training import tiny
 
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from statetrack.runs.files import exclusive
+from statetrack.runs.folder import ERROR, Run
+from statetrack.sweep.processes import Tail, attempt, keep_error
 from statetrack.training.config import RunConfig
-from statetrack.training.files import exclusive
-from statetrack.training.runs import ERROR, Run
 from statetrack.training.stack import MOST_RUNS, stacks
-from statetrack.training.sweep import Tail, attempt, keep_error
 
 __all__ = ["Engine", "Ray", "Submitit", "launch"]
 
