@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from statetrack.models import Tagger, TaggerConfig
+from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 from statetrack.training.folding import folded, norms_before_projections
 from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL, SIZES, every_layer
@@ -12,16 +12,9 @@ from tests.layers.cases import D_MODEL, SIZES, every_layer
 
 def tagger(mixer: str, norm: str) -> Tagger:
     """Two blocks in float64, with norms that weigh every channel differently."""
-    config = TaggerConfig(
-        vocab_size=3,
-        num_classes=2,
-        mixer=mixer,
-        d_model=D_MODEL,
-        num_layers=2,
-        mlp="swiglu",
-        norm=norm,
-        mixer_options=SIZES[mixer],
-    )
+    mixers = [(mixer, SIZES.get(mixer, {}))] * 2
+    backbone = BackboneConfig(mixers=mixers, d_model=D_MODEL, mlp="swiglu", norm=norm)
+    config = TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone)
     generator = torch.Generator().manual_seed(0)
     model = Tagger(config, generator=generator).double()
     with torch.no_grad():
