@@ -627,7 +627,7 @@ def _described(config: "RunConfig") -> str:
     """A run in one line."""
     from statetrack.runs.labels import label
 
-    layers, rate = config.model.num_layers, config.optimizer.lr
+    layers, rate = config.model.backbone.num_layers, config.optimizer.lr
     return (
         f"{label(config)}, {layers} layers, lr {rate:g}, {config.steps} steps, seed {config.seed}"
     )

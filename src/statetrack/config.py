@@ -35,7 +35,7 @@ from typing import (
 
 from statetrack._suggest import did_you_mean
 
-__all__ = ["Bounds", "Config", "FrozenDict", "frozen_defaults", "plain"]
+__all__ = ["Bounds", "Config", "FrozenDict", "coerced", "frozen_defaults", "plain"]
 
 
 AnyConfig = TypeVar("AnyConfig", bound="Config")
@@ -104,12 +104,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, hint in _hints(self.__class__).items():  # type: ignore[arg-type]
-            try:
-                value = _coerced(hint, getattr(self, name))
-            except _Mismatch as found:
-                raise ValueError(
-                    f"{type(self).__name__}: {name}={getattr(self, name)!r} must be {found}"
-                ) from None
+            value = coerced(type(self).__name__, name, hint, getattr(self, name))
             object.__setattr__(self, name, value)
         self._check()
 
@@ -163,6 +158,18 @@ def frozen_defaults() -> dict[str, Any]:
     return found
 
 
+def coerced(owner: str, name: str, hint: Any, value: Any) -> Any:
+    """`value` as the annotation has it; a ValueError says what it must be.
+
+    >>> coerced("Warmup", "share", float, 1)
+    1.0
+    """
+    try:
+        return _coerced(hint, value)
+    except _Mismatch as found:
+        raise ValueError(f"{owner}: {name}={value!r} must be {found}") from None
+
+
 def plain(value: Any) -> Any:
     """A config's value in JSON types."""
     if isinstance(value, Config):
@@ -198,7 +205,7 @@ class _Mismatch(Exception):
 def _coerced(hint: Any, value: Any) -> Any:
     """`value` as the annotation has it, or `_Mismatch`."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
+    if hint in (Any, object):
         return _frozen(value)
     if origin is Annotated:
         return _within(arguments[0], arguments[1:], value)

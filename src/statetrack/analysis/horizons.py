@@ -67,7 +67,7 @@ def horizon(
 
 def why_none(model: Tagger) -> str | None:
     """Why `horizon` refuses a model, or `None`."""
-    if model.config.mixer == "Attention":
+    if any(mixer.layer == "Attention" for mixer in model.config.backbone.mixers):
         return (
             "Attention keeps every token it has read, so its memory grows with the length: there "
             "is no state to hand from piece to piece"

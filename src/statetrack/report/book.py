@@ -202,7 +202,7 @@ def _table_line(cell: Cell, remark: str | None, place: _Place) -> str:
     columns = (
         config.task,
         cell.label,
-        str(config.model.num_layers),
+        str(config.model.backbone.num_layers),
         "" if from_paper is None else f"{from_paper:.3f}",
         *scores,
         seeds,

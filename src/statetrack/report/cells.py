@@ -12,7 +12,7 @@ from statetrack.experiments.plan import Plan
 from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import Group, Row, group_of, labels, order, row
 from statetrack.runs import Run
-from statetrack.runs.labels import label
+from statetrack.runs.labels import eigen_range, label, model_label
 from statetrack.runs.selection import metric_of, recipe
 from statetrack.training import RunConfig
 
@@ -76,8 +76,8 @@ class Cell:
 
     def command(self, out: str) -> str:
         """What to type to fill it."""
-        name, layers = label(self.config), self.config.model.num_layers
-        depths = {c.model.num_layers for c in self.plan.configs if label(c) == name}
+        name, layers = label(self.config), self.config.model.backbone.num_layers
+        depths = {c.model.backbone.num_layers for c in self.plan.configs if label(c) == name}
         return self.plan.command(out, name if depths == {layers} else f"{name}, {layers} layers")
 
     def unlike_the_plan(self) -> list[str]:
@@ -142,18 +142,16 @@ def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
     records, from the folder that holds `root`.
     """
     config, found, best = cell.config, cell.row, cell.best
-    options = config.model.mixer_options
-    factors = f" n={options['num_householders']}" if "num_householders" in options else ""
-    between = options.get("eigen_range")
+    between = eigen_range(config)
     record = None
     if best is not None:
         record = Path(os.path.relpath(best.folder / "records.jsonl", root.parent)).as_posix()
     values = (
         cell.plan.experiment,
         config.task,
-        f"{config.model.mixer}{factors}",
+        model_label(config, with_range=False),
         None if between is None else list(between),
-        config.model.num_layers,
+        config.model.backbone.num_layers,
         cell.plan.scale,
         config.steps,
         config.batch,

@@ -40,7 +40,7 @@ MAX_STEPS = 60
 """Points of a learning curve; beyond that, evenly chosen ones and the last."""
 
 
-DEPTH = "model.num_layers"
+DEPTH = "model.backbone.num_layers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,17 +164,18 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 def order(config: RunConfig) -> tuple[Any, ...]:
     """By task, then model, then range and size."""
-    options = config.model.mixer_options
-    low = (options.get("eigen_range") or (0.0, 1.0))[0]
-    factors = options.get("num_householders", 0)
-    place = (config.task, config.model.mixer, factors, -low, config.model.num_layers)
-    return (*place, config.model.d_model, config.steps, config.to_json())
+    backbone = config.model.backbone
+    first = backbone.mixers[0]
+    low = (first.options.get("eigen_range") or (0.0, 1.0))[0]
+    factors = first.options.get("num_householders", 0)
+    place = (config.task, first.layer, factors, -low, backbone.num_layers)
+    return (*place, backbone.d_model, config.steps, config.to_json())
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
     """Model and range, and where that is not enough, a few settings that tell them apart."""
     names = [(config.task, model_label(config)) for config in configs]
-    settings = [_flat(recipe(config)) for config in configs]
+    settings = [_settings(config) for config in configs]
     found = []
     for name, mine in zip(names, settings, strict=True):
         alike = [others for n, others in zip(names, settings, strict=True) if n == name]
@@ -182,6 +183,16 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
         shown = ", ".join(_setting(key.split(".")[-1], mine[key]) for key in telling)
         found.append(f"{name[1]} ({shown})" if shown else name[1])
     return found
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """All settings but seeds and learning rate, the options of equal layers once."""
+    fields = recipe(config)
+    backbone = fields["model"]["backbone"]
+    backbone["num_layers"] = len(backbone["mixers"])
+    kinds = {json.dumps(mixer): mixer["options"] for mixer in backbone["mixers"]}
+    backbone["mixers"] = {str(i): options for i, options in enumerate(kinds.values())}
+    return _flat(fields)
 
 
 def _telling(alike: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -66,7 +66,7 @@ class Eager(Executor):
     def _answers(self, batch: Batch) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked"]]:
         """What the model says wherever something is asked, and what it should say."""
         on_cpu = self.device.type == "cpu"
-        groups = narrow(batch, self.config.model.d_model) if on_cpu else [batch]
+        groups = narrow(batch, self.config.model.backbone.d_model) if on_cpu else [batch]
         scores, targets = [], []
         for group in groups:
             read_at, asked = (None, group.targets) if self.task.dense else group.last_answer

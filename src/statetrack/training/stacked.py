@@ -23,10 +23,8 @@ from torch.func import functional_call, vmap
 
 from statetrack import ops, tasks
 from statetrack._typing import Bool, Float, Int
-from statetrack.layers import registry
-from statetrack.layers._base import LayerInPieces
 from statetrack.models import Tagger
-from statetrack.models.embedding import look_up
+from statetrack.models.parts import look_up
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import OptimizerConfig, RunConfig
@@ -140,8 +138,7 @@ class Stacked(Executor):
 
     def _room(self) -> int | None:
         """Tokens of a row with all sequences of a batch; None where each has a row of its own."""
-        mixer = registry.get(self.config.model.mixer)
-        if self.task.dense or not issubclass(mixer, LayerInPieces):
+        if self.task.dense or not self.model.backbone.packs:
             return None
         return room_for(self.task, self.config.batch, self.config.train_lengths)
 
@@ -380,7 +377,7 @@ class _Body(nn.Module):
         self.backbone, self.head = model.backbone, model.head
 
     def forward(self, vectors: Tensor, read_at: Tensor | None, pieces: ops.Pieces | None) -> Tensor:
-        x, _ = self.backbone(vectors, None, read_at, pieces)
+        x, _ = self.backbone(vectors, read_at=read_at, pieces=pieces)
         scores: Tensor = self.head(x)
         return scores
 
