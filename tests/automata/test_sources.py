@@ -10,6 +10,7 @@ import pytest
 from statetrack.automata import (
     Machine,
     groups,
+    is_name,
     is_word_problem,
     machine_of_table,
     named,
@@ -17,7 +18,7 @@ from statetrack.automata import (
     source,
     table_of,
 )
-from statetrack.automata.named import NAMES, is_name
+from statetrack.automata.named import NAMES
 from tests.helpers import unhooked
 
 
@@ -76,6 +77,7 @@ def test_letters_of_every_kind_survive_the_table() -> None:
         ("dyck", ("did you mean 'dyck_2_depth_2'? ",)),
         ("counter5", ("did you mean 'counter_5'? ",)),
         ("qqqq_17", ("there are s5, a5", "regex:qqqq_17")),
+        ("regx:(aa)*", ("'regx:'", "did you mean 'regex:'? ", "write regex:regx:(aa)*")),
         ("machine:partiy", ("no machine is called 'partiy'; did you mean 'parity'? ",)),
         ("machine:(aa)*", ("no machine is called '(aa)*'",)),
         ("z0", ("at least 1",)),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statetrack._suggest import did_you_mean
-from statetrack.automata._automata_lib import letters_of
+from statetrack.automata._automata_lib import OPERATORS, letters_of
 from statetrack.automata.machine import Letter, Machine
 from statetrack.automata.named import NAMES, is_name, named
 
@@ -83,12 +83,12 @@ def source(text: str, alphabet: str | None = None) -> Source:
     word = text.removeprefix(MACHINE).strip()
     if not word:
         raise ValueError("there is no machine in an empty text; give a regex, a name or a file")
-    if text.startswith(REGEX) or not (
-        text.startswith(MACHINE) or word.endswith(".json") or is_name(word)
-    ):
-        if alphabet is None:
-            _refuse_a_misspelt_name(text)
+    if text.startswith(REGEX):
         return _regex(text.removeprefix(REGEX), alphabet)
+    if not (text.startswith(MACHINE) or word.endswith(".json") or is_name(word)):
+        if alphabet is None:
+            _refuse_a_misspelling(text)
+        return _regex(text, alphabet)
     if alphabet is not None:
         raise ValueError(
             f"{word!r} is not a regular expression and has its own alphabet; leave alphabet out"
@@ -105,8 +105,27 @@ def _regex(text: str, alphabet: str | None) -> Source:
     return Source("regex", expression, letters)
 
 
-def _refuse_a_misspelt_name(word: str) -> None:
-    """Refuses a word near a known name, or with a digit or an underscore in it, as names have."""
+def looks_like_a_name(text: str) -> bool:
+    """Whether nothing in the text says that it is a regular expression or a file.
+
+    >>> [looks_like_a_name(text) for text in ("ab", "my-task", "(ab)*", "my.json", "regex:ab")]
+    [True, True, False, False, False]
+    """
+    return not OPERATORS & set(text) and not text.startswith((REGEX, MACHINE))
+
+
+def _refuse_a_misspelling(word: str) -> None:
+    """Refuses a word near a known name, or with a digit or an underscore in it, as names have.
+
+    Refuses an unknown word before a colon as well.
+    """
+    prefix = re.match(r"\w{2,}:", word)
+    if prefix:
+        hint = did_you_mean(prefix[0], (REGEX, MACHINE))
+        raise ValueError(
+            f"{word!r} begins with {prefix[0]!r}, which is none of {REGEX} and {MACHINE}; "
+            f"{hint}For the regular expression write {REGEX}{word}"
+        )
     if not re.fullmatch(r"\w+", word):
         return
     near = did_you_mean(word.lower(), NAMES, cutoff=0.75)

@@ -12,8 +12,7 @@ from statetrack import tasks
 from statetrack._typing import Float, Int
 from statetrack.models import Tagger
 from statetrack.runs.records import Record
-from statetrack.tasks import IGNORE, Batch, Task
-from statetrack.tasks._evaluation import Split
+from statetrack.tasks import IGNORE, Batch, Split, Task
 from statetrack.training.config import RunConfig
 from statetrack.training.packing import by_length
 from statetrack.training.precision import autocast
