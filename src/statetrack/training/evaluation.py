@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from statetrack import tasks
 from statetrack._typing import Float, Int
 from statetrack.runs.records import Record
-from statetrack.tasks import IGNORE, Batch, Task
-from statetrack.tasks._evaluation import Split
+from statetrack.tasks import IGNORE, Batch, Split, Task
 from statetrack.training.config import RunConfig
 from statetrack.training.packing import by_length
 
