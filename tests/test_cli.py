@@ -102,9 +102,9 @@ def test_reproduce_ends_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_failed_runs_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from statetrack.training.loop import Session
+    from statetrack.training import Engine
 
-    monkeypatch.setattr(Session, "_evaluate", lambda self: 1 / 0)
+    monkeypatch.setattr(Engine, "_evaluate", lambda self, rows: 1 / 0)
     words = ["reproduce", "figure-1", "--out", str(tmp_path), "--workers", "0", "--device", "cpu"]
     assert main(words) == 1
     captured = capsys.readouterr()

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from statetrack.analysis import audit, horizon
 from statetrack.analysis.plot import machine_figure
-from statetrack.automata import groups, named
-from statetrack.compiler import compile, machine_from
+from statetrack.automata import groups, named, read
+from statetrack.compiler import compile
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
@@ -129,7 +129,7 @@ def test_e3_three_factors_in_0_1_meet_theorem_1_weakly_only() -> None:
 def test_compiled_networks_meet_what_their_machine_needs(
     name: str, method: str, theorem1: bool, theorem2: bool
 ) -> None:
-    found = audit(compile(machine_from(name), method))
+    found = audit(compile(read(name), method))
     assert (found.theorem1.strong, found.theorem2.strong) == (theorem1, theorem2)
     assert all(period.enough for period in found.periods)
 
@@ -157,10 +157,10 @@ def test_horizon() -> None:
 
 def test_pictures() -> None:
     pytest.importorskip("matplotlib")
-    found = audit(compile(machine_from("(a|b)*ab"), "cascade"), "abab")
+    found = audit(compile(read("(a|b)*ab"), "cascade"), "abab")
     figure = found.plot()
     assert len(figure.axes) == 4
-    assert len(machine_figure(machine_from("(a|b)*ab")).axes) == 1
+    assert len(machine_figure(read("(a|b)*ab")).axes) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_bad_input(model: nn.Module, inputs: object, message: str) -> None:
 
 
 def test_words_outside_the_alphabet_and_empty_words() -> None:
-    network = compile(machine_from("(ab)*"))
+    network = compile(read("(ab)*"))
     with pytest.raises(ValueError, match="symbol 'c'"):
         audit(network, "abc")
     with pytest.raises(ValueError, match="at least one token"):

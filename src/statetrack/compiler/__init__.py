@@ -20,4 +20,3 @@ from statetrack.compiler.program import Cost as Cost
 from statetrack.compiler.program import Program as Program
 from statetrack.compiler.program import Trace as Trace
 from statetrack.compiler.rules import Verdict as Verdict
-from statetrack.compiler.sources import machine_from as machine_from

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack._typing import Float, Int
-from statetrack.automata import Machine
+from statetrack.automata import Machine, table_of
 from statetrack.automata.machine import Word
 from statetrack.compiler.program import Cost, Program, Trace, named_trace
 from statetrack.compiler.weights import Lowered, embed, lower, make_layer
@@ -281,15 +281,10 @@ class CompiledRNN(nn.Module):
         save_file = _safetensors().torch.save_file
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        machine = {
-            "alphabet": list(self.machine.alphabet),
-            "delta": self.machine.delta.tolist(),
-            "outputs": self.machine.outputs.tolist(),
-        }
         cost = self.plan.cost
         config = {
             "format": FORMAT,
-            "machine": machine,
+            "machine": table_of(self.machine),
             "method": self.plan.method,
             "why": self.plan.why,
             "exact": self.plan.exact,

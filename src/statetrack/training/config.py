@@ -249,6 +249,12 @@ class RunConfig(_Config):
         return self.lengths
 
     @property
+    def judged_by(self) -> str:
+        """The task of the evaluation."""
+        assert self.evaluation.task is not None
+        return self.evaluation.task
+
+    @property
     def fingerprint(self) -> str:
         """sha256 of the canonical JSON, shortened to 16 digits: the name of the run's folder."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
