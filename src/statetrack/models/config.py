@@ -11,7 +11,7 @@ from statetrack.layers import Layer, registry
 
 __all__ = ["BackboneConfig", "Mixer", "Size", "TaggerConfig"]
 
-Size = Annotated[int, Bounds(least=1.0)]
+Size = Annotated[int, Bounds(least=1)]
 Std = Annotated[float, Bounds(least=0.0)]
 
 FORMS = """"DeltaNet", ("DeltaNet", {"num_heads": 2}), MyLayer, (MyLayer, {...}), a Mixer"""
