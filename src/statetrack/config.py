@@ -16,6 +16,7 @@ stand in defaults.json, so that a default that changes later, or a new field, re
 import dataclasses
 import functools
 import importlib.resources
+import inspect
 import json
 import math
 import types
@@ -30,7 +31,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from statetrack._suggest import did_you_mean
@@ -45,12 +45,12 @@ AnyConfig = TypeVar("AnyConfig", bound="Config")
 class Bounds:
     """A range for a number, as the metadata of `Annotated`."""
 
-    above: float = -math.inf
-    least: float = -math.inf
-    most: float = math.inf
-    below: float = math.inf
+    above: int | float = -math.inf
+    least: int | float = -math.inf
+    most: int | float = math.inf
+    below: int | float = math.inf
 
-    def hold(self, value: float) -> bool:
+    def hold(self, value: int | float) -> bool:
         return self.above < value < self.below and self.least <= value <= self.most
 
     def __str__(self) -> str:
@@ -101,6 +101,8 @@ class Config:
 
     IDLE: ClassVar[frozenset[str]] = frozenset()
     """Fields that change no number of a run."""
+    __no_type_check__: ClassVar[bool] = True
+    """Shape checkers leave constructors alone: values are coerced first, and then checked here."""
 
     def __post_init__(self) -> None:
         for name, hint in _hints(self.__class__).items():  # type: ignore[arg-type]
@@ -116,7 +118,7 @@ class Config:
         return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
-    def from_dict(cls: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
+    def from_dict(cls: type[AnyConfig], values: Any) -> AnyConfig:
         """The inverse of `to_dict`; an unknown key is an error that suggests the nearest."""
         if not isinstance(values, Mapping):
             raise ValueError(f"{cls.__name__} needs named fields, not {values!r}")
@@ -194,7 +196,9 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        hints |= inspect.get_annotations(base, eval_str=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 

@@ -2,22 +2,15 @@
 
 from typing import Any
 
-from statetrack.models import TaggerConfig
+from statetrack.models import BackboneConfig, TaggerConfig
 from statetrack.training import EvaluationConfig, RunConfig
 
 
 def model(mixer: str = "DeltaNet", **options: Any) -> TaggerConfig:
     if mixer == "DeltaNet":
         options = {"num_heads": 2, "conv_size": 0, **options}
-    return TaggerConfig(
-        vocab_size=3,
-        num_classes=3,
-        mixer=mixer,
-        mixer_options=options,
-        d_model=8,
-        num_layers=1,
-        mlp_dim=8,
-    )
+    backbone = BackboneConfig(mixers=[(mixer, options)], d_model=8, mlp_dim=8)
+    return TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
 
 
 def config(**changes: Any) -> RunConfig:
