@@ -99,7 +99,7 @@ def test_equal_ranges_are_equal_runs() -> None:
 
 
 def test_tasks_of_ones_own() -> None:
-    """A machine, a regex over a wider alphabet and a task as an object: stored so that they last."""
+    """A machine, a regex over a wider alphabet, a task as an object: stored to last."""
     flip = Machine.from_table([[1, 0], [0, 1]], outputs=[0, 1], alphabet="ab")
     wide = tasks.from_regex("(aa)*", "ab")
     own = dataclasses.replace(tasks.get("parity"), name="my_parity")
