@@ -180,12 +180,12 @@ def on_the_cpu() -> list[dict[str, Any]]:
             rows.append({"work": work, "who": f"ours, {who}", "ms": round(ms, 2)})
             print(f"{work:48} {who:26} {ms:.2f} ms", flush=True)
 
-    for base in (config for config in demo() if config.model.mixer_options["eigen_range"][0] < 0):
+    for base in (config for config in demo() if config.model.backbone.mixers[0].options["eigen_range"][0] < 0):
         runs = [dataclasses.replace(base, seed=seed, data_seed=seed) for seed in range(3)]
         stack = Engine(runs, executor=Stacked).executor
         alone = [Engine([run]).executor for run in runs]
         add(
-            f"three runs of the demo's {base.model.mixer}, one thread",
+            f"three runs of the demo's {base.model.backbone.mixers[0].layer}, one thread",
             together=lambda stack=stack: _seconds(lambda: stack._train(1)),
             one_after_the_other=lambda alone=alone: sum(map(_trained, alone)),
         )

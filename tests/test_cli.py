@@ -34,8 +34,8 @@ def test_train_writes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     (run,) = find_runs(tmp_path)
     assert run.finished and str(run.folder) in out and "scaled accuracy" in out
-    assert run.config.model.mixer_options["eigen_range"] == (-0.5, 1.0)
-    assert run.config.model.mixer_options["num_heads"] == 2
+    assert run.config.model.backbone.mixers[0].options["eigen_range"] == (-0.5, 1.0)
+    assert run.config.model.backbone.mixers[0].options["num_heads"] == 2
     # the stored config is a recipe
     again = tmp_path / "again"
     stored = str(run.folder / "config.json")

@@ -10,15 +10,14 @@ from statetrack.analysis.plot import machine_figure
 from statetrack.automata import groups, named, read
 from statetrack.compiler import compile
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
-from statetrack.models import Tagger, TaggerConfig
+from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
 LINEAR = ["DeltaNet", "DeltaProduct", "GatedDeltaNet", "Mamba", "GLA", "RWKV7", "FullMatrix"]
 
 
 def tagger(mixer: str, **options: object) -> Tagger:
-    config = TaggerConfig(
-        vocab_size=3, num_classes=3, mixer=mixer, d_model=32, mixer_options=options
-    )
+    backbone = BackboneConfig(mixers=[(mixer, options)] * 2, d_model=32)
+    config = TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
     return Tagger(config, generator=torch.Generator().manual_seed(0))
 
 

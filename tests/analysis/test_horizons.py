@@ -1,6 +1,5 @@
 """Accuracy far beyond training, read in pieces."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,7 +113,7 @@ def test_every_layer_hands_its_state_on_under_bf16(
 
 
 def test_what_has_no_horizon_is_refused() -> None:
-    attention = Tagger(replace(tiny.model(), mixer="Attention", mixer_options={"num_heads": 2}))
+    attention = Tagger(tiny.model("Attention", num_heads=2))
     with pytest.raises(ValueError, match="Attention keeps every token"):
         horizon(attention, "parity", (8,))
     with pytest.raises(ValueError, match="out of range"):

@@ -65,7 +65,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("config", CASES, ids=lambda c: f"{c.task}-{c.model.mixer}")
+@pytest.mark.parametrize(
+    "config", CASES, ids=lambda c: f"{c.task}-{c.model.backbone.mixers[0].layer}"
+)
 def test_together_is_alone_in_float64(config: RunConfig, float64: None) -> None:
     """Losses, all other rows and the final weights, to the last few bits."""
     configs = different(config)

@@ -82,7 +82,6 @@ class Layer(nn.Module, ABC):
             raise ValueError(f"d_model={d_model} must be at least 1")
         self.d_model = d_model
 
-    @final
     def forward(
         self,
         x: Float[Tensor, "batch time d_model"],

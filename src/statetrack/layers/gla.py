@@ -50,7 +50,7 @@ class GLA(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
-        self.num_heads = num_heads
+        self.num_heads, self.gate_rank = num_heads, gate_rank
         self.backend: ops.Backend = backend
         keys = int(d_model * expand_k)
         self.key_dim = heads_dividing(keys, num_heads)

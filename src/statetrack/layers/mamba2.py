@@ -50,6 +50,7 @@ class Mamba2(Layer):
         self.d_inner = expand * d_model
         if self.d_inner % head_dim:
             raise ValueError(f"head_dim={head_dim} must divide expand·d_model = {self.d_inner}")
+        self.head_dim = head_dim
         self.num_heads = self.d_inner // head_dim
         self.backend: ops.Backend = backend
         channels = self.d_inner + 2 * d_state

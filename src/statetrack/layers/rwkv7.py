@@ -44,7 +44,7 @@ class RWKV7(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
-        self.num_heads = num_heads
+        self.num_heads, self.gate_rank = num_heads, gate_rank
         self.head_dim = heads_dividing(d_model, num_heads)
         self.backend: ops.Backend = backend
         self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g

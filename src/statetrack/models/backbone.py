@@ -117,5 +117,6 @@ class Backbone(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         if mask is not None:
-            x = x.masked_fill(~at_times(mask[..., None], read_at), 0.0)
+            real = mask if read_at is None else mask.gather(1, read_at)
+            x = x.masked_fill(~real[..., None], 0.0)
         return x, tuple(states)
