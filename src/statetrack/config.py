@@ -118,7 +118,7 @@ class Config:
         return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
-    def from_dict(cls: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
+    def from_dict(cls: type[AnyConfig], values: Any) -> AnyConfig:
         """The inverse of `to_dict`; an unknown key is an error that suggests the nearest."""
         if not isinstance(values, Mapping):
             raise ValueError(f"{cls.__name__} needs named fields, not {values!r}")

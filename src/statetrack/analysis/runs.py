@@ -35,7 +35,7 @@ from statetrack.layers import Layer
 from statetrack.models import Tagger
 from statetrack.runs.files import write_atomically
 from statetrack.runs.folder import MODEL, Run, find_runs
-from statetrack.runs.selection import best_run, metric_of, recipe
+from statetrack.runs.selection import best_run, cell
 
 __all__ = [
     "AUDIT",
@@ -67,8 +67,8 @@ def to_audit(path: Path | str) -> list[Run]:
         return runs
     cells: dict[str, list[Run]] = {}
     for run in runs:
-        cells.setdefault(json.dumps(recipe(run.config), sort_keys=True), []).append(run)
-    found = [best_run(members, metric_of(members[0].config)) for members in cells.values()]
+        cells.setdefault(cell(run.config), []).append(run)
+    found = [best_run(members, members[0].config.metric) for members in cells.values()]
     return [run for run in found if run is not None and (run.folder / MODEL).exists()]
 
 
@@ -147,7 +147,7 @@ def look_at(run: Run, model: Tagger | None = None) -> dict[str, Any]:
         return empty | {"note": "some eigenvalues are not finite"}
     checked = audit(model, words_of(run, 1, 256)[0])
     read = torch.cat(words)
-    names = tasks.get(run.config.task).token_names
+    names = run.config.learns.token_names
     mixers = [(n, m) for n, m in model.named_modules() if isinstance(m, Layer)]
     return empty | {
         "layers": [

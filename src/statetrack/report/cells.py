@@ -1,6 +1,5 @@
 """The cells of a plan's tables: what was planned, and what its run folders say."""
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import Group, Row, group_of, labels, order, row
 from statetrack.runs import Run
 from statetrack.runs.labels import eigen_range, label, model_label
-from statetrack.runs.selection import metric_of, recipe
+from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
 
 __all__ = ["KEYS", "Cell", "cells", "summary_row"]
@@ -37,9 +36,6 @@ KEYS = (
 )
 """Of a row of summary.json."""
 
-IDLE = ("log_every", "checkpoint_every")
-IDLE_EVALUATION = ("every", "batch")
-
 
 @dataclass(frozen=True, eq=False)
 class Cell:
@@ -62,7 +58,7 @@ class Cell:
     @property
     def key(self) -> str:
         """What remarks call it."""
-        return f"{self.plan.folder}/{self.config.task}/{self.label}"
+        return f"{self.plan.folder}/{self.config.learns.name}/{self.label}"
 
     @cached_property
     def row(self) -> Row | None:
@@ -109,10 +105,10 @@ def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
     """
     planned: dict[str, list[RunConfig]] = {}
     for config in plan.configs:
-        planned.setdefault(_key(config), []).append(config)
+        planned.setdefault(cell_of(config), []).append(config)
     made: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: order(run.config)):
-        made.setdefault(_key(run.config), []).append(run)
+        made.setdefault(cell_of(run.config), []).append(run)
     keys = [*planned, *(key for key in made if key not in planned)]
     configs = [made[key][0].config if key in made else planned[key][0] for key in keys]
     return [
@@ -125,14 +121,6 @@ def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
         )
         for key, config, name in zip(keys, configs, labels(configs), strict=True)
     ]
-
-
-def _key(config: RunConfig) -> str:
-    """The same for all runs of a cell."""
-    fields = {name: value for name, value in recipe(config).items() if name not in IDLE}
-    judged = fields["evaluation"]
-    fields["evaluation"] = {k: v for k, v in judged.items() if k not in IDLE_EVALUATION}
-    return json.dumps(fields, sort_keys=True)
 
 
 def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
@@ -148,14 +136,14 @@ def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
         record = Path(os.path.relpath(best.folder / "records.jsonl", root.parent)).as_posix()
     values = (
         cell.plan.experiment,
-        config.task,
+        config.learns.name,
         model_label(config, with_range=False),
         None if between is None else list(between),
         config.model.backbone.num_layers,
         cell.plan.scale,
         config.steps,
         config.batch,
-        metric_of(config),
+        config.metric,
         found and found.best,
         found and found.median,
         found and found.spread,

@@ -17,6 +17,7 @@ from statetrack.tasks._evaluation import generator as generator
 from statetrack.tasks._evaluation import seed_of as seed_of
 from statetrack.tasks._registry import available as available
 from statetrack.tasks._registry import get as get
+from statetrack.tasks._registry import is_registered as is_registered
 from statetrack.tasks._registry import register as register
 from statetrack.tasks._task import IGNORE as IGNORE
 from statetrack.tasks._task import Batch as Batch

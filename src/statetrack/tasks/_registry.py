@@ -40,7 +40,7 @@ def get(what: str | Path | Task | Machine | Mapping[str, Any]) -> Task:
       task is to say the machine's output; `machine:` and `regex:` in front may be left out where
       it is clear what is meant;
     - a machine, as for `from_machine`, or the `spec` of a task;
-    - a task, which is returned. One with a sampler of your own must be registered.
+    - a task, which is returned. One with a sampler of your own is registered.
 
     >>> get("parity").vocab_size, get("s5").vocab_size, get("regex:(a|b)*ab").num_classes
     (3, 127, 2)
@@ -77,6 +77,11 @@ def register(task: Task) -> Task:
     return task
 
 
+def is_registered(name: str) -> bool:
+    """Whether `register` was given a task of that name."""
+    return name in _REGISTERED
+
+
 def available() -> dict[str, str]:
     """The names of the tasks with a name of their own, each with one line.
 
@@ -91,12 +96,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _known(task: Task) -> Task:
-    if task._origin is None and _REGISTERED.get(task.name) is not task:
-        raise ValueError(
-            f"task {task.name!r} is your own; call tasks.register(task) first, so that a config "
-            "can name it"
-        )
-    return task
+    return register(task) if task.is_foreign else task
 
 
 def _of_text(text: str) -> Task:

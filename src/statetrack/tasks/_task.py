@@ -108,6 +108,11 @@ class Task:
         return f"Task({self.name!r}, {self.vocab_size} tokens, {self.num_classes} classes)"
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether it is known by registration alone."""
+        return self._origin is None
+
+    @property
     def spec(self) -> str | dict[str, Any]:
         """The JSON value by which `tasks.get` finds an equal task in another process.
 

@@ -28,8 +28,8 @@ class Eager(Executor):
         (config,) = configs
         self.config = config
         self.device = device
-        self.task = tasks.get(config.task)
-        self.judge = tasks.get(config.judged_by)
+        self.task = config.learns
+        self.judge = config.judge
         # The weights are drawn on the CPU: the same ones on every device.
         self.model = config.build(torch.Generator("cpu").manual_seed(config.seed)).to(device)
         self.optimizer = make_optimizer(self.model, config.optimizer)

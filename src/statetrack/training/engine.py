@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack import tasks
 from statetrack.runs.records import Record
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
@@ -50,7 +49,7 @@ class Engine:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.config = self.configs[0]
-        self.judge = tasks.get(self.config.judged_by)
+        self.judge = self.config.judge
         self.step = 0
         self.solved = [False] * len(self.configs)
         self.failed: list[NonFiniteLoss | None] = [None] * len(self.configs)

@@ -11,7 +11,6 @@ the data to the new weights, is one CUDA graph, in which the data of the next st
 the work on this one. Losses leave the device when they are reported.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,9 +24,10 @@ from statetrack import ops, tasks
 from statetrack._typing import Bool, Float, Int
 from statetrack.models import Tagger
 from statetrack.models.parts import look_up
+from statetrack.runs.identity import same_but_for
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
-from statetrack.training.config import OptimizerConfig, RunConfig
+from statetrack.training.config import RunConfig
 from statetrack.training.executor import Executor, Stretch
 from statetrack.training.folding import folded, norms_before_projections
 from statetrack.training.optimizer import decays
@@ -43,25 +43,28 @@ WARM_UP = 2
 """Steps before a graph is captured: kernels are compiled and memory is set aside by then."""
 
 
+OWN = (
+    "seed",
+    "data_seed",
+    "stop_at",
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+)
+"""What the runs of a stack may differ in."""
+
+
 def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[RunConfig]]:
     """Groups of at most `most` configs that can train together, in the order they come."""
-    groups: dict[str, list[RunConfig]] = {}
+    groups: dict[object, list[RunConfig]] = {}
     for config in configs:
-        groups.setdefault(_shared(config).fingerprint, []).append(config)
+        in_step = (config.log_every, config.checkpoint_every, config.evaluation.every)
+        groups.setdefault((same_but_for(config, OWN), *in_step), []).append(config)
     return [
         group[first : first + most]
         for group in groups.values()
         for first in range(0, len(group), most)
     ]
-
-
-def _shared(config: RunConfig) -> RunConfig:
-    """What the runs of a stack must agree on: all but seeds, rates, clipping and early stop."""
-    own = OptimizerConfig()
-    optimizer = dataclasses.replace(
-        config.optimizer, lr=own.lr, weight_decay=own.weight_decay, clip_norm=None
-    )
-    return dataclasses.replace(config, optimizer=optimizer, seed=0, data_seed=0, stop_at=None)
 
 
 class Stacked(Executor):
@@ -75,8 +78,8 @@ class Stacked(Executor):
         self.validation = validation
         self.runs = len(self.configs)
         self.config = self.configs[0]
-        self.task = tasks.get(self.config.task)
-        self.judge = tasks.get(self.config.judged_by)
+        self.task = self.config.learns
+        self.judge = self.config.judge
 
         # The weights are drawn on the CPU: the same ones on every device.
         models = [c.build(torch.Generator("cpu").manual_seed(c.seed)) for c in self.configs]
