@@ -1,5 +1,6 @@
 """Layers by name: ours, other people's, and what their options may be."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from torch import nn
 
 from statetrack import layers
 from statetrack.layers import DeltaNet, Layer, registry
+from statetrack.training import RunConfig, run
 from tests.helpers import unhooked
 from tests.layers.cases import SIZES, every_layer
 from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.training import tiny
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +126,16 @@ def test_values_are_what_the_annotations_say(option: str, value: Any, stored: An
 def test_other_values_are_refused(option: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         registry.options(DeltaNet, {option: value})
+
+
+def test_a_layer_of_your_own_trains_and_is_saved(tmp_path: Path) -> None:
+    """In a hybrid, by name, from a config that came from JSON."""
+    layers.register(Leaky)
+    mixers = [("Leaky", {"rate": 0.25}), ("DeltaNet", {"num_heads": 2})]
+    model = tiny.model(sizes={"mixers": mixers})
+    config = RunConfig.from_json(tiny.config(model=model).to_json())
+    made = run(config, tmp_path)
+    assert made.finished and made.config == config
+    loaded = made.model()
+    assert [type(block.mixer) for block in loaded.backbone.blocks] == [Leaky, DeltaNet]
+    assert loaded.backbone.blocks[0].mixer.rate == 0.25

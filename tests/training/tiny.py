@@ -16,8 +16,8 @@ def model(
     """`sizes` are fields of the backbone, `options` those of the layer."""
     if mixer == "DeltaNet":
         options = {"num_heads": 2, "conv_size": 0, **options}
-    fields = {"d_model": 8, "mlp_dim": 8} | (sizes or {})
-    backbone = BackboneConfig(mixers=[(mixer, options)] * num_layers, **fields)
+    fields: dict[str, Any] = {"mixers": [(mixer, options)] * num_layers, "d_model": 8, "mlp_dim": 8}
+    backbone = BackboneConfig(**(fields | (sizes or {})))
     return TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
 
 
