@@ -310,6 +310,8 @@ def test_a_misspelt_state_is_refused(name: str) -> None:
             layer(x, bad)
         with pytest.raises(ValueError, match=f"the state of {name} holds"):
             layer.step(x[:, 0], bad)
+        with pytest.raises(ValueError, match=f"the state of {name} holds"):
+            layer.transitions(x, bad)
 
 
 def test_a_layer_that_returns_another_state_than_it_declares_is_told() -> None:
@@ -457,5 +459,5 @@ def test_a_layer_needs_no_more_than_three_methods() -> None:
     assert torch.equal(layer(x, read_at=torch.tensor([[4], [0]]))[0][:, 0], y[[0, 1], [4, 0]])
     assert torch.equal(state["recurrent"], y[:, -1])
     assert layer.folds() == [] and not layer.packs
-    with pytest.raises(ValueError, match=r"Leaky has no transitions .* transitions\(x, state\)"):
+    with pytest.raises(ValueError, match=r"Leaky has no transitions .* _transitions\(x, state\)"):
         layer.transitions(x)

@@ -54,7 +54,7 @@ class Layer(nn.Module, ABC):
     - `state_keys`, the names in its state, if they are not just `"recurrent"`;
     - `packs = True`, if `_mix` takes several sequences in a row (`ops.Pieces`) and itself reads at
       the times `read_at` alone; otherwise both are None whenever `_mix` is called;
-    - `transitions`, for looking at its eigenvalues;
+    - `_transitions(x, state)`: `transitions` on checked input, for looking at its eigenvalues;
     - `folds`, which makes training many runs at once on a GPU faster.
 
     `statetrack.layers.register` makes it known by name.
@@ -152,6 +152,7 @@ class Layer(nn.Module, ABC):
         """The names of the tensors in the state."""
         return ("recurrent",)
 
+    @final
     def transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
     ) -> Transitions:
@@ -159,9 +160,17 @@ class Layer(nn.Module, ABC):
 
         H is `state["recurrent"]`, as [batch, heads, key, value].
         """
+        check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
+        self._check_state(state)
+        return self._transitions(x, state)
+
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
+    ) -> Transitions:
+        """`transitions` on checked input."""
         raise ValueError(
             f"{type(self).__name__} has no transitions to look at: give the class a method "
-            "transitions(x, state) that returns a statetrack.layers.Transitions"
+            "_transitions(x, state) that returns a statetrack.layers.Transitions"
         )
 
     def folds(self) -> list[Fold]:

@@ -157,8 +157,8 @@ class DeltaFamily(Layer):
             new_state["conv"] = inputs.history
         return self.out_proj(y), new_state
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         inputs = self._inputs(x, state or {})
         dtype = inputs.beta.dtype

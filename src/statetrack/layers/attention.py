@@ -90,8 +90,8 @@ class Attention(Layer):
         y = torch.einsum("bhqk,bkhd->bqhd", weights, v)
         return self.out_proj(merge_heads(y)), {"k": k, "v": v, "real": real}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         return not_linear("Attention")
 

@@ -56,8 +56,8 @@ class Diagonal(Layer):
         states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)
         return states.to(x.dtype), {"recurrent": last[:, None, :, None]}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         decay, inputs = self._inputs(x)
         one = torch.ones_like(inputs[:, :, None, :1])

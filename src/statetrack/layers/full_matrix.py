@@ -76,8 +76,8 @@ class FullMatrix(Layer):
         direction = torch.cat(windows, dim=1)
         return self.out_proj(direction.to(x.dtype)), {"recurrent": start.unsqueeze(1)}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         return DenseTransitions(matrix=self._matrix(x).unsqueeze(2), columns=self.state_dim)
 

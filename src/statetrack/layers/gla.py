@@ -95,8 +95,8 @@ class GLA(Layer):
         y = merge_heads(self.norm(y)) * silu(self.gate_proj(x))
         return self.out_proj(y), {"recurrent": recurrent}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         k, v, decay = self._inputs(x)
         return DiagonalTransitions(decay=decay, k=k.to(decay.dtype), v=v.to(decay.dtype))

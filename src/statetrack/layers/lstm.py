@@ -53,7 +53,7 @@ class LSTM(Layer):
             outputs.append(h)
         return torch.stack(outputs, dim=1).to(x.dtype), {"recurrent": torch.stack([c, h], dim=1)}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         return not_linear("LSTM")

@@ -105,8 +105,8 @@ class Mamba(Layer):
         y = self.out_proj(at_times(y, read_at) * silu(z))
         return y, new_state | {"recurrent": last.unsqueeze(-1)}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         """One head per channel, with d_state keys and a single value."""
         u, _, _ = self._convolved(x, state or {})

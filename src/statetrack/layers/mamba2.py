@@ -103,8 +103,8 @@ class Mamba2(Layer):
         y = merge_heads(y + self.D.to(y.dtype)[:, None] * u)
         return self.out_proj(self.norm(y * silu(z))), new_state | {"recurrent": recurrent}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         _, u, B, _, step, _ = self._inputs(x, state or {})
         decay = self._decay(step).expand(-1, -1, -1, self.d_state)

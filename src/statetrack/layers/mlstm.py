@@ -146,8 +146,8 @@ class MLSTM(Layer):
             new_state["conv"] = inputs.history
         return self.down_proj(y), new_state
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         """Of (C, n) itself, which is e^m times `state["recurrent"]`; the eigenvalues are f."""
         inputs = self._inputs(x, state or {})

@@ -114,8 +114,8 @@ class RWKV7(Layer):
         new_state = {"recurrent": last.unflatten(0, (batch, heads)), "token": x[:, -1]}
         return self.out_proj(y), new_state
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         return self._inputs(x, state)[2]
 

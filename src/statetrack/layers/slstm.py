@@ -79,7 +79,7 @@ class SLSTM(Layer):
         h, last = ops.slstm_scan(gates, self.R, start, backend=self.backend)
         return merge_heads(self.norm(h)).to(x.dtype), {"recurrent": last}
 
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    def _transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         return not_linear("SLSTM")
