@@ -53,7 +53,7 @@ OWN = (
     "optimizer.clip_norm",
     "evaluation.every",
 )
-"""What the runs of a stack may differ in; all must be evaluated in step, whatever their identity."""
+"""What the runs of a stack may differ in. They are evaluated in step, which is checked apart."""
 
 
 def can_stack(config: RunConfig) -> bool:
