@@ -16,6 +16,7 @@ stand in defaults.json, so that a default that changes later, or a new field, re
 import dataclasses
 import functools
 import importlib.resources
+import inspect
 import json
 import math
 import types
@@ -35,7 +36,7 @@ from typing import (
 
 from statetrack._suggest import did_you_mean
 
-__all__ = ["Bounds", "Config", "FrozenDict", "frozen_defaults", "plain"]
+__all__ = ["Bounds", "Config", "FrozenDict", "coerced", "frozen_defaults", "plain"]
 
 
 AnyConfig = TypeVar("AnyConfig", bound="Config")
@@ -102,14 +103,12 @@ class Config:
     IDLE: ClassVar[frozenset[str]] = frozenset()
     """Fields that change no number of a run."""
 
+    __no_type_check__: ClassVar[bool] = True
+    """For the shape checks of the test run: a config checks what it is given itself."""
+
     def __post_init__(self) -> None:
         for name, hint in _hints(self.__class__).items():  # type: ignore[arg-type]
-            try:
-                value = _coerced(hint, getattr(self, name))
-            except _Mismatch as found:
-                raise ValueError(
-                    f"{type(self).__name__}: {name}={getattr(self, name)!r} must be {found}"
-                ) from None
+            value = coerced(type(self).__name__, name, hint, getattr(self, name))
             object.__setattr__(self, name, value)
         self._check()
 
@@ -163,6 +162,18 @@ def frozen_defaults() -> dict[str, Any]:
     return found
 
 
+def coerced(owner: str, name: str, hint: Any, value: Any) -> Any:
+    """`value` as the annotation has it; a ValueError says what it must be.
+
+    >>> coerced("Warmup", "share", float, 1)
+    1.0
+    """
+    try:
+        return _coerced(hint, value)
+    except _Mismatch as found:
+        raise ValueError(f"{owner}: {name}={value!r} must be {found}") from None
+
+
 def plain(value: Any) -> Any:
     """A config's value in JSON types."""
     if isinstance(value, Config):
@@ -192,7 +203,9 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        hints |= inspect.get_annotations(base, eval_str=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
@@ -203,7 +216,7 @@ class _Mismatch(Exception):
 def _coerced(hint: Any, value: Any) -> Any:
     """`value` as the annotation has it, or `_Mismatch`."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
+    if hint in (Any, object):
         return _frozen(value)
     if origin is Annotated:
         return _within(arguments[0], arguments[1:], value)
