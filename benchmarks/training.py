@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/training.py [--only parity] [--out FILE]
 
-Ours is `training.stack.Stack`: sampling, forward, backward, clipping, AdamW and schedule as one
+Ours is `training.stacked.Stacked`: sampling, forward, backward, clipping, AdamW and schedule as one
 CUDA graph. The paper's way is fla's DeltaNet layer in the same blocks, eager, on batches padded to
 256. Every row says how long it took from the configs to the first step, too (`start_s`). Without a
 GPU it times three of the demo's runs together and one after the other, and ragged batches in groups
@@ -29,8 +29,9 @@ from torch import nn
 from statetrack import tasks
 from statetrack.experiments.demo import demo
 from statetrack.models import paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session, packing
-from statetrack.training.stack import Stack
+from statetrack.training import Engine, EvaluationConfig, OptimizerConfig, RunConfig, packing
+from statetrack.training.eager import Eager
+from statetrack.training.stacked import Stacked
 
 WIDTH, PADDED = 128, 256
 
@@ -100,9 +101,9 @@ def milliseconds(step: Callable[[], object], *, steps: int, repeats: int = 5) ->
 def ours(task: str, mixer: str, layers: int, batch: int, runs: int, options: dict[str, Any]) -> Any:
     """(ms a step, ms an evaluation, seconds to the first step)."""
     begun = time.perf_counter()
-    stack = Stack(
-        [config(task, mixer, layers, batch, run, **options) for run in range(runs)], device="cuda"
-    )
+    configs = [config(task, mixer, layers, batch, run, **options) for run in range(runs)]
+    stack = Engine(configs, device="cuda", executor=Stacked).executor
+    assert isinstance(stack, Stacked)
     stack._capture()
     stack._train(1)
     torch.cuda.synchronize()
@@ -179,20 +180,21 @@ def on_the_cpu() -> list[dict[str, Any]]:
             rows.append({"work": work, "who": f"ours, {who}", "ms": round(ms, 2)})
             print(f"{work:48} {who:26} {ms:.2f} ms", flush=True)
 
-    for base in (config for config in demo() if config.model.mixer_options["eigen_range"][0] < 0):
+    for base in (config for config in demo() if config.model.backbone.mixers[0].options["eigen_range"][0] < 0):
         runs = [dataclasses.replace(base, seed=seed, data_seed=seed) for seed in range(3)]
-        stack, sessions = Stack(runs), [Session(run) for run in runs]
+        stack = Engine(runs, executor=Stacked).executor
+        alone = [Engine([run]).executor for run in runs]
         add(
-            f"three runs of the demo's {base.model.mixer}, one thread",
+            f"three runs of the demo's {base.model.backbone.mixers[0].layer}, one thread",
             together=lambda stack=stack: _seconds(lambda: stack._train(1)),
-            one_after_the_other=lambda sessions=sessions: sum(map(_trained, sessions)),
+            one_after_the_other=lambda alone=alone: sum(map(_trained, alone)),
         )
     for mixer in ("DeltaNet", "Mamba", "MLSTM", "SLSTM"):
-        session = Session(config("parity", mixer, 2, 256, 0))
+        one = Engine([config("parity", mixer, 2, 256, 0)]).executor
 
-        def trained(at_most: int, session: Session = session) -> float:
+        def trained(at_most: int, one: Eager = one) -> float:
             packing.GROUPS = at_most
-            return _trained(session, steps=2)
+            return _trained(one, steps=2)
 
         add(
             f"parity {mixer} 2x128 B256 T40, one thread",
@@ -202,8 +204,8 @@ def on_the_cpu() -> list[dict[str, Any]]:
     return rows
 
 
-def _trained(session: Session, steps: int = 20) -> float:
-    return _seconds(lambda: session._train_step(session._next_batch()), steps)
+def _trained(one: Eager, steps: int = 20) -> float:
+    return _seconds(lambda: one._train_step(0), steps)
 
 
 def _seconds(step: Callable[[], object], steps: int = 20) -> float:

@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from statetrack.runs import Run, find_runs
+from statetrack.runs.labels import eigen_range
 
 ROOT = Path(__file__).parents[1]
 BIN = 8  # lengths averaged for one point
@@ -32,14 +33,14 @@ def main() -> None:
     runs = [run for run in find_runs(ROOT / "demo") if run.finished]
     if not runs:
         raise SystemExit("there are no finished runs in demo/: run `make demo` first")
-    models = sorted({run.config.model.mixer for run in runs})
+    models = sorted({run.config.model.backbone.mixers[0].layer for run in runs})
     figure, axes = pyplot.subplots(
         1, len(models), figsize=(9, 3.2), sharey=True, layout="constrained"
     )
     for axis, model in zip(axes, models, strict=True):
         for run in runs:
-            if run.config.model.mixer == model:
-                colour, label = STYLE[run.config.model.mixer_options["eigen_range"]]
+            if run.config.model.backbone.mixers[0].layer == model:
+                colour, label = STYLE[eigen_range(run.config)]
                 axis.plot(*points(run), color=colour, label=label, linewidth=2)
         longest = run.config.train_lengths[1]
         axis.axvspan(0, longest, color="0.93")

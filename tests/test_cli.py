@@ -34,8 +34,8 @@ def test_train_writes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     (run,) = find_runs(tmp_path)
     assert run.finished and str(run.folder) in out and "scaled accuracy" in out
-    assert run.config.model.mixer_options["eigen_range"] == (-0.5, 1.0)
-    assert run.config.model.mixer_options["num_heads"] == 2
+    assert run.config.model.backbone.mixers[0].options["eigen_range"] == (-0.5, 1.0)
+    assert run.config.model.backbone.mixers[0].options["num_heads"] == 2
     # the stored config is a recipe
     again = tmp_path / "again"
     stored = str(run.folder / "config.json")
@@ -102,9 +102,9 @@ def test_reproduce_ends_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_failed_runs_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from statetrack.training.loop import Session
+    from statetrack.training import Engine
 
-    monkeypatch.setattr(Session, "_evaluate", lambda self: 1 / 0)
+    monkeypatch.setattr(Engine, "_evaluate", lambda self, rows: 1 / 0)
     words = ["reproduce", "figure-1", "--out", str(tmp_path), "--workers", "0", "--device", "cpu"]
     assert main(words) == 1
     captured = capsys.readouterr()

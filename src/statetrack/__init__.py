@@ -5,8 +5,35 @@ statetrack.layers        drop-in layers: projections, an eigenvalue range, an op
 statetrack.models        a block and a tagger built from any of the layers
 statetrack.eigenvalues   the range [low, 1] and its maps, in one file
 statetrack.automata      finite machines, groups and their decompositions (no torch)
+statetrack.compiler      from automata to exact linear RNNs; explain (no torch) and compile
+statetrack.tasks         what to learn: sequences with labels, masks and chance levels
+statetrack.training      a config, one run, many runs
+statetrack.analysis      what a trained model does: eigenvalues, theorems, horizons
+
+Each is imported when it is first asked for, so that `import statetrack` costs nothing.
 """
 
-from statetrack.eigenvalues import EigenRange as EigenRange
+from typing import TYPE_CHECKING
+
+from statetrack._lazy import lazily
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from statetrack import analysis as analysis
+    from statetrack import automata as automata
+    from statetrack import compiler as compiler
+    from statetrack import config as config
+    from statetrack import eigenvalues as eigenvalues
+    from statetrack import experiments as experiments
+    from statetrack import layers as layers
+    from statetrack import models as models
+    from statetrack import ops as ops
+    from statetrack import report as report
+    from statetrack import runs as runs
+    from statetrack import sweep as sweep
+    from statetrack import tasks as tasks
+    from statetrack import training as training
+    from statetrack.eigenvalues import EigenRange as EigenRange
+else:
+    __getattr__, __dir__ = lazily(__name__, {"EigenRange": "statetrack.eigenvalues"})

@@ -316,9 +316,9 @@ def explain(machine: str, *, alphabet: str | None = None) -> int:
     alphabet
         Of a regular expression; by default its own letters.
     """
-    from statetrack import compiler
+    from statetrack import automata, compiler
 
-    print(compiler.explain(compiler.machine_from(machine, alphabet)))
+    print(compiler.explain(automata.read(machine, alphabet)))
     return 0
 
 
@@ -337,9 +337,9 @@ def compile(machine: str, *, out: Path, method: str = "auto", alphabet: str | No
     alphabet
         Of a regular expression; by default its own letters.
     """
-    from statetrack import compiler
+    from statetrack import automata, compiler
 
-    network = compiler.compile(compiler.machine_from(machine, alphabet), method)
+    network = compiler.compile(automata.read(machine, alphabet), method)
     network.save(out)
     checked = compiler.check(network)
     print(network)
@@ -628,7 +628,7 @@ def _described(config: "RunConfig") -> str:
     """A run in one line."""
     from statetrack.runs.labels import label
 
-    layers, rate = config.model.num_layers, config.optimizer.lr
+    layers, rate = config.model.backbone.num_layers, config.optimizer.lr
     return (
         f"{label(config)}, {layers} layers, lr {rate:g}, {config.steps} steps, seed {config.seed}"
     )

@@ -46,12 +46,12 @@ AnyConfig = TypeVar("AnyConfig", bound="Config")
 class Bounds:
     """A range for a number, as the metadata of `Annotated`."""
 
-    above: float = -math.inf
-    least: float = -math.inf
-    most: float = math.inf
-    below: float = math.inf
+    above: int | float = -math.inf
+    least: int | float = -math.inf
+    most: int | float = math.inf
+    below: int | float = math.inf
 
-    def hold(self, value: float) -> bool:
+    def hold(self, value: int | float) -> bool:
         return self.above < value < self.below and self.least <= value <= self.most
 
     def __str__(self) -> str:
@@ -102,9 +102,8 @@ class Config:
 
     IDLE: ClassVar[frozenset[str]] = frozenset()
     """Fields that change no number of a run."""
-
     __no_type_check__: ClassVar[bool] = True
-    """For the shape checks of the test run: a config checks what it is given itself."""
+    """Shape checkers leave constructors alone: values are coerced first, and then checked here."""
 
     def __post_init__(self) -> None:
         for name, hint in _hints(self.__class__).items():  # type: ignore[arg-type]
@@ -120,7 +119,7 @@ class Config:
         return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
-    def from_dict(cls: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
+    def from_dict(cls: type[AnyConfig], values: Any) -> AnyConfig:
         """The inverse of `to_dict`; an unknown key is an error that suggests the nearest."""
         if not isinstance(values, Mapping):
             raise ValueError(f"{cls.__name__} needs named fields, not {values!r}")

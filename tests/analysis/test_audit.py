@@ -6,18 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.analysis import audit
-from statetrack.automata import groups
-from statetrack.compiler import compile, machine_from
+from statetrack.automata import groups, read
+from statetrack.compiler import compile
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
-from statetrack.models import Tagger, TaggerConfig
+from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
 LINEAR = ["DeltaNet", "DeltaProduct", "GatedDeltaNet", "Mamba", "GLA", "RWKV7", "FullMatrix"]
 
 
 def tagger(mixer: str, **options: object) -> Tagger:
-    config = TaggerConfig(
-        vocab_size=3, num_classes=3, mixer=mixer, d_model=32, mixer_options=options
-    )
+    backbone = BackboneConfig(mixers=[(mixer, options)] * 2, d_model=32)
+    config = TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
     return Tagger(config, generator=torch.Generator().manual_seed(0))
 
 
@@ -129,7 +128,7 @@ def test_e3_three_factors_in_0_1_meet_theorem_1_weakly_only() -> None:
 def test_compiled_networks_meet_what_their_machine_needs(
     name: str, method: str, theorem1: bool, theorem2: bool
 ) -> None:
-    found = audit(compile(machine_from(name), method))
+    found = audit(compile(read(name), method))
     assert (found.theorem1.strong, found.theorem2.strong) == (theorem1, theorem2)
     assert all(period.enough for period in found.periods)
 
@@ -148,7 +147,7 @@ def test_bad_input(model: nn.Module, inputs: object, message: str) -> None:
 
 
 def test_words_outside_the_alphabet_and_empty_words() -> None:
-    network = compile(machine_from("(ab)*"))
+    network = compile(read("(ab)*"))
     with pytest.raises(ValueError, match="symbol 'c'"):
         audit(network, "abc")
     with pytest.raises(ValueError, match="at least one token"):

@@ -10,9 +10,9 @@ from torch import Tensor
 from statetrack import tasks
 from statetrack.analysis import horizons as module
 from statetrack.analysis.horizons import exact_to, horizon
-from statetrack.layers import Attention, registry
+from statetrack.layers import registry
 from statetrack.layers.registry import LAYERS
-from statetrack.models import Tagger
+from statetrack.models import BackboneConfig, Tagger
 from statetrack.training.evaluation import evaluate
 from tests.training import tiny
 
@@ -114,10 +114,10 @@ def test_every_layer_hands_its_state_on_under_bf16(
 
 
 def test_what_has_no_horizon_is_refused() -> None:
-    attention = Tagger(replace(tiny.model(), mixer="Attention", mixer_options={"num_heads": 2}))
-    hybrid = Tagger(replace(tiny.model(), num_layers=2))
-    hybrid.backbone.blocks[1].mixer = Attention(hybrid.config.d_model, num_heads=2)
-    for model in (attention, hybrid):
+    attention = Tagger(tiny.model("Attention", num_heads=2))
+    mixers = [("DeltaNet", {"num_heads": 2}), ("Attention", {"num_heads": 2})]
+    hybrid = BackboneConfig(mixers=mixers, d_model=8)
+    for model in (attention, Tagger(replace(tiny.model(), backbone=hybrid))):
         with pytest.raises(ValueError, match="Attention keeps every token"):
             horizon(model, "parity", (8,))
     with pytest.raises(ValueError, match="out of range"):

@@ -7,7 +7,7 @@ from statetrack.analysis import audit
 from statetrack.analysis.periods import period_checks
 from statetrack.automata import named
 from statetrack.compiler import compile
-from statetrack.models import Tagger, TaggerConfig
+from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
 
 def test_periods_multiply_through_the_layers() -> None:
@@ -20,7 +20,8 @@ def test_periods_multiply_through_the_layers() -> None:
 
 
 def test_an_untrained_model_has_no_period() -> None:
-    config = TaggerConfig(vocab_size=3, num_classes=3, mixer="DeltaNet", d_model=32)
+    backbone = BackboneConfig(mixers=["DeltaNet"] * 2, d_model=32)
+    config = TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
     model = Tagger(config, generator=torch.Generator().manual_seed(0))
     found = audit(model, machine=named("z3"))
     assert found.periods and not any(period.enough for period in found.periods)

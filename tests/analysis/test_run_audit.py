@@ -12,6 +12,7 @@ from statetrack.analysis.run_audit import layer_spectrum, look_at, words_of
 from statetrack.analysis.spectra import eigenvalues_on
 from statetrack.cli import main
 from statetrack.runs import Run
+from statetrack.runs.labels import eigen_range
 from statetrack.training import RunConfig, run
 from tests.training import tiny
 
@@ -94,9 +95,9 @@ def test_what_cannot_be_looked_at_has_a_note(mixer: str, horizon: bool, tmp_path
 
 def test_of_a_folder_the_best_of_every_cell_is_audited(trained: Path) -> None:
     found = to_audit(trained)
-    ranges = [member.config.model.mixer_options["eigen_range"] for member in found]
+    ranges = [eigen_range(member.config) for member in found]
     assert sorted(ranges) == [(-1.0, 1.0), (0.0, 1.0)]
-    best = next(m for m in found if m.config.model.mixer_options["eigen_range"] == (-1.0, 1.0))
+    best = next(m for m in found if eigen_range(m.config) == (-1.0, 1.0))
 
     def value(config: RunConfig) -> float:
         return Run(trained / config.fingerprint).last("scaled_accuracy") or 0.0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from statetrack.automata import Machine, groups, named
-from statetrack.compiler import CompiledRNN, check, compile, compile_program, machine_from
+from statetrack.automata import Machine, groups, named, read
+from statetrack.compiler import CompiledRNN, check, compile, compile_program
 
 
 def assert_one_line(act: Callable[[], object], *parts: str) -> None:
@@ -20,56 +20,6 @@ def assert_one_line(act: Callable[[], object], *parts: str) -> None:
     assert "\n" not in message
     for part in parts:
         assert part in message, message
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("", ("empty text",)),
-        ("(a|b", ("(a|b",)),
-        ("s5_swap", ("s5_swap", "did you mean")),
-        ("z0", ("at least 1",)),
-        ("missing.json", ("no file missing.json",)),
-        ("()*", ("has no letters of its own",)),
-    ],
-)
-def test_sources(text: str, parts: tuple[str, ...]) -> None:
-    assert_one_line(lambda: machine_from(text), *parts)
-
-
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ("{", ("is not JSON",)),
-        ("3", ('an object with "delta"',)),
-        ("{}", ('an object with "delta"',)),
-        ('{"delta": [[0]], "begin": 0}', ("unknown key 'begin'",)),
-        ('{"delta": [[0, 1], [0]]}', ("incomplete", "state 1 has 1 entries")),
-        ('{"delta": [[[0, 0]]]}', ("one state number in each place",)),
-        ('{"delta": [[0, 3], [0, 1]]}', ("goes to 3", "states are 0 to 1")),
-        ('{"delta": [[0]], "start": 5}', ("start 5 is not a state",)),
-        ('{"delta": [[0]], "accepting": [2]}', ("accepting state 2",)),
-        ('{"delta": [[0, 0]], "alphabet": "a"}', ("2 columns",)),
-        ('{"delta": [[0]], "accepting": 3}', ("accepting is 3", "list of state numbers")),
-        ('{"delta": 3}', ("delta is 3",)),
-        ('{"delta": [[0]], "outputs": ["x"]}', ("outputs are 1 booleans or integers",)),
-    ],
-)
-def test_json_tables(tmp_path: Path, content: str, parts: tuple[str, ...]) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(content)
-    assert_one_line(lambda: machine_from(str(path)), *parts)
-
-
-def test_good_sources(tmp_path: Path) -> None:
-    path = tmp_path / "parity.json"
-    path.write_text(json.dumps({"delta": [[0, 1], [1, 0]], "accepting": [1], "alphabet": "01"}))
-    assert machine_from(str(path)).accepts("1011")
-    path.write_text(json.dumps([[0, 1], [1, 0]]))
-    assert machine_from(str(path)).num_states == 2
-    assert machine_from("a{2,3}").alphabet == ("a",)
-    assert machine_from("ab").num_states == 4  # a regex, although it could be a name
-    assert_one_line(lambda: machine_from("s5", "ab"), "its own alphabet")
 
 
 @pytest.mark.parametrize(
@@ -117,12 +67,12 @@ def test_long_registers_fall_back_to_another_method() -> None:
     ],
 )
 def test_tokens(tokens: torch.Tensor, part: str) -> None:
-    network = compile(machine_from("(ab)*"))
+    network = compile(read("(ab)*"))
     assert_one_line(lambda: network(tokens), part)
 
 
 def test_words() -> None:
-    network = compile(machine_from("(ab)*"))
+    network = compile(read("(ab)*"))
     assert_one_line(lambda: network.run("abc"), "symbol 'c'")
     assert_one_line(lambda: network.trace(""), "at least one letter")
     assert_one_line(lambda: check(network, words=0), "at least one word")
@@ -130,13 +80,13 @@ def test_words() -> None:
 
 
 def test_an_empty_batch_is_fine() -> None:
-    network = compile(machine_from("(ab)*"))
+    network = compile(read("(ab)*"))
     assert network(torch.zeros(0, 3, dtype=torch.long)).shape == (0, 3)
 
 
 def test_folders(tmp_path: Path) -> None:
     assert_one_line(lambda: CompiledRNN.load(tmp_path), "holds no compiled network")
-    compile(machine_from("(ab)*")).save(tmp_path)
+    compile(read("(ab)*")).save(tmp_path)
     config = json.loads((tmp_path / "compiled.json").read_text())
     for broken in (
         config | {"format": 99},

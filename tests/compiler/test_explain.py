@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from statetrack.automata import Machine, groups, named
-from statetrack.compiler import compile, explain, machine_from
+from statetrack.automata import Machine, groups, named, read
+from statetrack.compiler import compile, explain
 from statetrack.compiler.rules import RULES, Profile
 from tests.automata.cases import CASES, Case
 
@@ -78,10 +78,10 @@ def test_depth_of_signed_diagonal_models_is_bounded_by_the_order() -> None:
 
 
 def test_text_names_theorems_and_the_caveat() -> None:
-    text = str(explain(machine_from("(aa)*")))
+    text = str(explain(read("(aa)*")))
     assert "CANNOT  eigenvalues in [0, 1]" in text and "theorem 1" in text
     assert "rounded to finitely many values" in text
-    assert "CANNOT" not in str(explain(machine_from("(ab)*")))
+    assert "CANNOT" not in str(explain(read("(ab)*")))
     assert "its minimal form has 51 states" in str(explain(named("mod_arithmetic")))
 
 

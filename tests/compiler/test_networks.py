@@ -93,7 +93,7 @@ import sys, time
 import numpy as np, torch
 from statetrack.automata import named
 from statetrack.compiler import compile
-from statetrack.compiler.check import lively_word
+from statetrack.compiler.checks import lively_word
 
 torch.set_num_threads(1)
 name, dtype, batch = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])

@@ -1,7 +1,8 @@
 """Every recipe runs, and carries the paper's numbers where it carries the paper's name."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -42,8 +43,16 @@ def test_all_scales_and_versions_are_distinct_runs(name: str) -> None:
                 assert all(config.stop_at is None for config in runs)
 
 
+def layer_of(config: RunConfig) -> str:
+    return config.model.backbone.mixers[0].layer
+
+
+def options_of(config: RunConfig) -> Mapping[str, Any]:
+    return config.model.backbone.mixers[0].options
+
+
 def one(runs: list[RunConfig], task: str, mixer: str) -> RunConfig:
-    return next(c for c in runs if (c.task, c.model.mixer) == (task, mixer))
+    return next(c for c in runs if (c.task, layer_of(c)) == (task, mixer))
 
 
 # version, task, mixer -> layers, steps, batch, weight decay, clipping, learning rates
@@ -70,9 +79,9 @@ def test_chomsky_protocol(cell: tuple[Version, str, str]) -> None:
     version, task, mixer = cell
     runs = chomsky("paper", version)
     config = one(runs, task, mixer)
-    rates = {c.optimizer.lr for c in runs if (c.task, c.model.mixer) == (task, mixer)}
+    rates = {c.optimizer.lr for c in runs if (c.task, layer_of(c)) == (task, mixer)}
     got = (
-        config.model.num_layers,
+        config.model.backbone.num_layers,
         config.steps,
         config.batch,
         config.optimizer.weight_decay,
@@ -82,21 +91,21 @@ def test_chomsky_protocol(cell: tuple[Version, str, str]) -> None:
     assert got == PROTOCOL[cell]
     assert config.lengths == (3, 40) and config.evaluation.lengths == (40, 256)
     assert config.evaluation.size == 8192 and config.evaluation.every == 1000
-    assert config.precision == "bf16" and config.model.d_model == 128
+    assert config.precision == "bf16" and config.model.backbone.d_model == 128
     assert config.schedule.warmup == 0.1 and config.schedule.final == 1e-3
     assert config.optimizer.betas == (0.9, 0.999) and config.optimizer.eps == 1e-8
     rule = "matrices" if mixer in ("MLSTM", "SLSTM") else "all_but_state"
     assert config.optimizer.decay == rule
     if mixer == "Mamba":
         conv = 1 if version in ("shipped", "ran") else 4
-        assert config.model.mixer_options["conv_size"] == conv
+        assert options_of(config)["conv_size"] == conv
     assert {c.seed for c in runs} == {0, 1, 2}
-    assert any(c.model.mixer == "Attention" for c in runs) == (version == "iclr")
+    assert any(layer_of(c) == "Attention" for c in runs) == (version == "iclr")
 
 
 def test_word_problem_protocol() -> None:
     final, first = (
-        [c for c in s5("paper", version) if c.model.mixer != "DeltaProduct"]
+        [c for c in s5("paper", version) if layer_of(c) != "DeltaProduct"]
         for version in ("iclr", "workshop")
     )
     assert {c.task for c in final} == {"s5", "s5_swaps", "s5_3perms", "s5_4tokens"}
@@ -108,40 +117,44 @@ def test_word_problem_protocol() -> None:
     assert config.lengths == (64, 64) and config.evaluation.lengths == (500, 500)
     assert (config.batch, config.optimizer.lr, config.optimizer.weight_decay) == (512, 1e-4, 0.01)
     assert config.optimizer.clip_norm == 1.0 and config.evaluation.size == 40_000
-    options = config.model.mixer_options
+    options = options_of(config)
     assert (options["conv_size"], options["qk_silu"], options["num_heads"]) == (0, False, 4)
-    assert {c.model.num_layers for c in final if c.model.mixer == "DeltaNet"} == {1, 5}
-    baseline = one(final, "s5", "FullMatrix").model
-    assert baseline.num_layers == 1 and baseline.mixer_options["eigen_range"] is None
-    assert baseline.mixer_options["state_dim"] == 32
+    assert {c.model.backbone.num_layers for c in final if layer_of(c) == "DeltaNet"} == {1, 5}
+    baseline = one(final, "s5", "FullMatrix")
+    assert baseline.model.backbone.num_layers == 1
+    assert options_of(baseline)["eigen_range"] is None
+    assert options_of(baseline)["state_dim"] == 32
     assert {c.task for c in z60("paper", "iclr")} == {"z60", "z60_2tokens"}
 
 
 def test_the_recipe_for_all_of_s5() -> None:
     """Not the paper's, so the same in all its versions."""
-    ours = [c for c in s5("paper", "iclr") if c.model.mixer == "DeltaProduct"]
-    assert ours == [c for c in s5("paper", "workshop") if c.model.mixer == "DeltaProduct"]
-    assert {c.model.mixer_options["eigen_range"] for c in ours} == {(0.0, 1.0), (-1.0, 1.0)}
+    ours = [c for c in s5("paper", "iclr") if layer_of(c) == "DeltaProduct"]
+    assert ours == [c for c in s5("paper", "workshop") if layer_of(c) == "DeltaProduct"]
+    assert {options_of(c)["eigen_range"] for c in ours} == {(0.0, 1.0), (-1.0, 1.0)}
     for config in ours:
         assert config.task == "s5" and config.evaluation.lengths == (500, 500)
-        assert (config.model.num_layers, config.model.mlp, config.model.d_model) == (1, "none", 64)
-        assert config.model.mixer_options["num_householders"] == 4
+        backbone = config.model.backbone
+        assert (backbone.num_layers, backbone.mlp, backbone.d_model) == (1, "none", 64)
+        assert options_of(config)["num_householders"] == 4
         assert config.optimizer.weight_decay == 0.0 and config.schedule.final == 0.0
 
 
 def test_householder_protocol() -> None:
     runs = householders("paper", "iclr")
-    counts = {c.model.mixer_options["num_householders"] for c in runs}
+    counts = {options_of(c)["num_householders"] for c in runs}
     assert counts == {1, 2, 3, 4} and {c.task for c in runs} == {"s3", "s4", "a5", "s5"}
-    assert all((c.batch, c.lengths, c.model.num_layers) == (2048, (128, 128), 1) for c in runs)
+    assert all(
+        (c.batch, c.lengths, c.model.backbone.num_layers) == (2048, (128, 128), 1) for c in runs
+    )
 
 
 def test_diagonal_protocol() -> None:
     runs = parity_diagonal("paper", "iclr")
-    assert all((c.model.d_model, c.batch, c.steps) == (10, 256, 20_000) for c in runs)
-    warm = {c.model.mixer_options["eigen_range"]: c.schedule.warmup for c in runs}
+    assert all((c.model.backbone.d_model, c.batch, c.steps) == (10, 256, 20_000) for c in runs)
+    warm = {options_of(c)["eigen_range"]: c.schedule.warmup for c in runs}
     assert warm == {(0.0, 1.0): 0.1, (-1.0, 1.0): 0.0}
-    assert all(not c.model.residual and c.model.num_layers == 1 for c in runs)
+    assert all(not c.model.backbone.residual and c.model.backbone.num_layers == 1 for c in runs)
 
 
 def test_states_settle_or_alternate() -> None:
@@ -175,4 +188,4 @@ def test_the_demo_recipe() -> None:
     assert all(c.evaluation.lengths == (41, 256) for c in runs)
     assert {c.seed for c in demo(7)} == {7}
     # both ranges of a layer are trained alike
-    assert len({(c.model.mixer, c.steps, c.batch, c.optimizer, c.schedule) for c in runs}) == 2
+    assert len({(layer_of(c), c.steps, c.batch, c.optimizer, c.schedule) for c in runs}) == 2

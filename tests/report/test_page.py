@@ -182,7 +182,7 @@ def test_spectra_are_those_of_the_transitions(trained: Path) -> None:
 
 def test_complex_eigenvalues_of_two_layers(tmp_path: Path) -> None:
     """A free matrix per token: layers are told apart, pairs are mirrored at the real axis."""
-    model = replace(tiny.model("FullMatrix", state_dim=3), num_layers=2)
+    model = tiny.model("FullMatrix", state_dim=3, num_layers=2)
     (group,) = group_runs([run(tiny.config(model=model), tmp_path)])
     found = spectrum(group)
     assert found is not None and {dot.layer for dot in found.dots} == {1, 2}

@@ -1,6 +1,5 @@
 """The numbers of the report against records whose statistics are known."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,7 +127,7 @@ def test_dense_tasks_are_judged_by_faultless_sequences(tmp_path: Path) -> None:
 
 
 def test_groups_are_in_order_and_labels_differ(tmp_path: Path) -> None:
-    wide = replace(tiny.model(), d_model=16)
+    wide = tiny.model(sizes={"d_model": 16})
     configs = [
         parity(model=tiny.model("Mamba", eigen_range=(-1.0, 1.0))),
         parity(),
@@ -147,7 +146,7 @@ def test_groups_are_in_order_and_labels_differ(tmp_path: Path) -> None:
 
 
 def test_models_of_two_depths_are_told_apart_by_it_alone(tmp_path: Path) -> None:
-    deep = replace(tiny.model(), num_layers=2, mlp_out_std=0.5)
+    deep = tiny.model(num_layers=2, sizes={"mlp_out_std": 0.5})
     runs = [write_run(tmp_path, parity(model=m), scores(0.5)) for m in (tiny.model(), deep)]
     labels = [group.label for group in group_runs(runs)]
     assert labels == ["DeltaNet [-1, 1] (1 layer)", "DeltaNet [-1, 1] (2 layers)"]
@@ -155,7 +154,7 @@ def test_models_of_two_depths_are_told_apart_by_it_alone(tmp_path: Path) -> None
 
 def test_no_more_settings_are_named_than_tell_runs_apart(tmp_path: Path) -> None:
     """Three runs that differ in three settings each: two of them are enough."""
-    wide = replace(tiny.model(), d_model=16)
+    wide = tiny.model(sizes={"d_model": 16})
     configs = [
         parity(steps=12, batch=4),
         parity(steps=24, batch=4, log_every=1),

@@ -13,7 +13,7 @@ from statetrack.runs import find_runs
 from statetrack.runs.records import Record
 from statetrack.sweep import run_many
 from statetrack.training import RunConfig, run
-from statetrack.training.loop import Session
+from statetrack.training.engine import Engine
 from tests.training import tiny
 
 
@@ -37,15 +37,15 @@ CONFIGS = [tiny.config(seed=seed) for seed in range(3)]
 def test_in_this_process_failures_stay_alone_and_finished_runs_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Session._evaluate
+    original = Engine._evaluate
 
-    def fail_once(self: Session) -> list[Record]:
+    def fail_once(self: Engine, rows: dict[int, list[Record]]) -> None:
         if self.config.seed == 1:
             raise ZeroDivisionError("on purpose")
-        return original(self)
+        original(self, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "_evaluate", fail_once)
+        patch.setattr(Engine, "_evaluate", fail_once)
         sweep = run_many([*CONFIGS, CONFIGS[0]], tmp_path, workers=0)
     assert [one.finished for one in sweep.runs] == [True, False, True, True]
     assert [one.config.seed for one in sweep.failed] == [1]

@@ -1,4 +1,4 @@
-"""Names, seeds, evaluation sets, accuracies, errors, devices."""
+"""Seeds, evaluation sets, errors, devices."""
 
 import doctest
 import importlib
@@ -73,65 +73,10 @@ def test_splits_cannot_share_a_seed() -> None:
         unhooked(tasks.seed_of)("parity", "valid", 0)
 
 
-def test_sequence_accuracy() -> None:
-    right = torch.zeros(4, 5, dtype=torch.long)
-    said = right.clone()
-    said[0, 2] = said[1, 4] = said[2, 0] = 1
-    mask = torch.ones(4, 5, dtype=torch.bool)
-    expected = [0.75, 0.75, 0.5, 0.5, 0.25]
-    assert tasks.sequence_accuracy(said, right, mask).tolist() == expected
-    mask[2, 0] = False  # what is not supervised cannot be wrong
-    expected = [1.0, 1.0, 0.75, 0.75, 0.5]
-    assert tasks.sequence_accuracy(said, right, mask).tolist() == expected
-    assert tasks.accuracy(said, right, mask).item() == pytest.approx(17 / 19)
-
-
-def test_sequence_accuracy_is_whole_prefix_accuracy() -> None:
-    batch = draw("s3", 100, 30)
-    noise = torch.rand(batch.targets.shape, generator=torch.Generator().manual_seed(0)) < 0.05
-    said = torch.where(noise, batch.targets + 1, batch.targets)
-    curve = tasks.sequence_accuracy(said, batch.targets, batch.mask)
-    for t in range(31):
-        whole = (said[:, : t + 1] == batch.targets[:, : t + 1]).all(dim=1).float().mean()
-        assert curve[t] == pytest.approx(whole.item())
-
-
 def test_scaled_accuracy() -> None:
     assert tasks.get("parity").scaled_accuracy(0.75) == 0.5
     assert tasks.get("mod_arithmetic").scaled_accuracy(0.2) == 0
     assert tasks.get("mod_arithmetic").scaled_accuracy(0.1) == pytest.approx(-0.125)
-
-
-def test_available_says_what_each_task_is() -> None:
-    lines = tasks.available()
-    for name in ("parity", "parity_dense", "mod_arithmetic_brackets", "s5_4tokens", "a4_x_z5"):
-        assert name in lines
-    assert all(line and "\n" not in line and len(line) < 80 for line in lines.values())
-    assert all(tasks.get(name).name == name for name in lines)
-    assert len(set(lines.values())) == len(lines)
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("pairty", "parity"), ("S5", "s5"), ("mod_aritmetic", "mod_arithmetic"), ("", "parity")],
-)
-def test_unknown_names_suggest_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown task '{name}'.*{nearest}"):
-        tasks.get(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("s1", "nothing to track"),
-        ("a5_swaps", "s5_swaps"),
-        ("s5_1tokens", "2..64"),
-        ("s9", "large"),
-    ],
-)
-def test_groups_that_are_no_tasks(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tasks.get(name)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statetrack import tasks
+from statetrack.automata import Machine
 from statetrack.models import paper_config
 from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from tests.helpers import unhooked
@@ -51,7 +54,7 @@ def test_json_round_trip_is_exact(changes: dict[str, Any]) -> None:
     assert hash(again) == hash(config)
 
 
-def test_every_field_changes_the_fingerprint() -> None:
+def test_every_field_that_decides_numbers_changes_the_fingerprint() -> None:
     config = tiny.config()
     others: dict[str, Any] = {
         "task": "parity_dense",
@@ -65,13 +68,52 @@ def test_every_field_changes_the_fingerprint() -> None:
         "precision": "bf16",
         "seed": 1,
         "data_seed": 1,
-        "log_every": 1,
-        "checkpoint_every": 4,
         "stop_at": 0.5,
     }
-    assert set(others) == {field.name for field in dataclasses.fields(RunConfig)}
+    assert set(others) | RunConfig.IDLE == {field.name for field in dataclasses.fields(RunConfig)}
     prints = {tiny.config(**{name: value}).fingerprint for name, value in others.items()}
     assert len(prints | {config.fingerprint}) == len(others) + 1
+
+
+def test_how_often_one_looks_is_no_other_run() -> None:
+    config = tiny.config()
+    often = EvaluationConfig(every=2, size=16, lengths=(8, 12), batch=3)
+    changed = tiny.config(log_every=1, checkpoint_every=4, evaluation=often)
+    assert changed.fingerprint == config.fingerprint and changed != config
+    # unless it decides when the run ends
+    goal = {"stop_at": 0.5}
+    assert tiny.config(**goal, evaluation=often).fingerprint != tiny.config(**goal).fingerprint
+
+
+def test_the_backend_is_no_other_run() -> None:
+    other = tiny.config(model=tiny.model(backend="torch"))
+    assert other.fingerprint == tiny.config().fingerprint
+
+
+def test_equal_ranges_are_equal_runs() -> None:
+    prints = {
+        tiny.config(model=tiny.model(eigen_range=between)).fingerprint
+        for between in ((-1, 1), (-1.0, 1.0), [-1, 1.0])
+    }
+    assert prints == {tiny.config().fingerprint}
+
+
+def test_tasks_of_ones_own() -> None:
+    """A machine, a regex over a wider alphabet, a task as an object: stored to last."""
+    flip = Machine.from_table([[1, 0], [0, 1]], outputs=[0, 1], alphabet="ab")
+    wide = tasks.from_regex("(aa)*", "ab")
+    own = dataclasses.replace(tasks.get("parity"), name="my_parity")
+    for task in (flip, wide, own, tasks.from_machine(flip, dense=False)):
+        learns = tasks.get(task)
+        model = paper_config("DeltaNet", vocab_size=learns.vocab_size, num_classes=2, d_model=8)
+        if task is own:
+            model = tiny.model()
+        config = RunConfig(task=task, model=model, steps=1, batch=1)
+        again = RunConfig.from_json(config.to_json())
+        assert again == config and hash(again) == hash(config)
+        assert again.fingerprint == config.fingerprint
+        assert again.learns.name == learns.name
+        assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_equal_numbers_are_equal_configs() -> None:
@@ -93,18 +135,19 @@ def test_what_the_task_decides_is_filled_in() -> None:
     ("change", "message"),
     [
         ({"task": "paritty"}, "did you mean 'parity'"),
-        ({"steps": 0}, "steps=0 must be a whole number of at least 1"),
+        ({"steps": 0}, "steps=0 must be a whole number at least 1"),
         ({"steps": True}, "steps=True"),
         ({"batch": 2.5}, "batch=2.5"),
         ({"precision": "bf61"}, "did you mean 'bf16'"),
         ({"lengths": (9, 3)}, "out of range"),
         ({"lengths": (1, 3)}, "2 <= min_length"),
-        ({"lengths": (3,)}, "two whole numbers"),
+        ({"lengths": (3,)}, "must be 2 values"),
         ({"stop_at": 1.5}, "at most 1"),
         ({"checkpoint_every": 3}, "must be a multiple of log_every=2"),
         ({"evaluation": EvaluationConfig(every=3)}, "evaluation.every=3"),
         ({"evaluation": EvaluationConfig(every=2, task="s5")}, "another alphabet"),
-        ({"evaluation": {"every": 2}}, "must be a EvaluationConfig"),
+        ({"evaluation": 2}, "must be a EvaluationConfig"),
+        ({"seed": -1}, "seed=-1 must be a whole number at least 0"),
         ({"task": "mod_arithmetic"}, "needs 10 and 10"),
     ],
 )

@@ -2,26 +2,26 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call
 
-from statetrack.models import Tagger, TaggerConfig
+from statetrack.layers import Fold, register
+from statetrack.layers.parts import HeadNorm, RMSNorm
+from statetrack.models import BackboneConfig, Tagger, TaggerConfig
+from statetrack.training.engine import Engine
 from statetrack.training.folding import folded, norms_before_projections
+from statetrack.training.stacked import Stacked
 from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL, SIZES, every_layer
+from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.training import tiny
 
 
 def tagger(mixer: str, norm: str) -> Tagger:
     """Two blocks in float64, with norms that weigh every channel differently."""
-    config = TaggerConfig(
-        vocab_size=3,
-        num_classes=2,
-        mixer=mixer,
-        d_model=D_MODEL,
-        num_layers=2,
-        mlp="swiglu",
-        norm=norm,
-        mixer_options=SIZES[mixer],
-    )
+    mixers = [(mixer, SIZES.get(mixer, {}))] * 2
+    backbone = BackboneConfig(mixers=mixers, d_model=D_MODEL, mlp="swiglu", norm=norm)
+    config = TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone)
     generator = torch.Generator().manual_seed(0)
     model = Tagger(config, generator=generator).double()
     with torch.no_grad():
@@ -59,6 +59,73 @@ def test_which_norms_are_folded() -> None:
     assert len(delta) == 6  # of both blocks; not the last norm of all
     other = norms_before_projections(tagger("RWKV7", "rms"))
     assert list(other) == [f"backbone.blocks.{index}.mlp_norm.weight" for index in (0, 1)]
+
+
+class Wrong(Leaky):
+    """Declares something that cannot be folded; `what` says which."""
+
+    def __init__(self, d_model: int, what: str) -> None:
+        super().__init__(d_model)
+        self.what = what
+        self.group = nn.GroupNorm(1, d_model)
+        self.heads = HeadNorm(2, d_model // 2, eps=1e-6)
+        self.narrow = RMSNorm(5, eps=1e-6)
+
+    def folds(self) -> list[Fold]:
+        return {
+            "not there": [Fold(None, (nn.Linear(self.d_model, 3),))],
+            "norm not there": [Fold(RMSNorm(self.d_model, eps=1e-6), (self.proj,))],
+            "no map": [Fold(None, (self.group,))],
+            "bias": [Fold(self.group, (self.proj,))],
+            "by head": [Fold(self.heads, (self.proj,))],
+            "width": [Fold(self.narrow, (self.proj,))],
+        }[self.what]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("not there", r"Wrong\.folds\(\) names a module that the model does not have: Linear"),
+        ("norm not there", r"Wrong\.folds\(\) names a module .* RMSNorm"),
+        ("no map", "GroupNorm.* must be an nn.Linear that reads the 16 channels"),
+        ("bias", "GroupNorm.* must have one weight per channel, and no bias"),
+        ("by head", "HeadNorm.* must have one weight per channel"),
+        ("width", "Linear.* must be an nn.Linear that reads the 5 channels"),
+    ],
+)
+def test_a_wrong_declaration_is_an_error(what: str, message: str) -> None:
+    with registry_as_it_was():
+        backbone = BackboneConfig(mixers=[(Wrong, {"what": what})], d_model=D_MODEL)
+        model = Tagger(TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone))
+        with pytest.raises(ValueError, match=message):
+            norms_before_projections(model)
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_a_layer_that_declares_nothing_is_not_folded(norm: str) -> None:
+    """And so the function stays the same: only the norms of the MLPs are folded."""
+    with registry_as_it_was():
+        register(Leaky)
+        test_a_folded_model_is_the_same("Leaky", norm)
+        found = norms_before_projections(tagger("Leaky", norm))
+    assert list(found) == [f"backbone.blocks.{index}.mlp_norm.weight" for index in (0, 1)]
+
+
+def test_a_layer_of_your_own_trains_folded_as_alone() -> None:
+    """Three runs in a stack, which folds, against one that does not."""
+    with registry_as_it_was():
+        register(Leaky)
+        configs = [tiny.config(model=tiny.model("Leaky"), seed=seed) for seed in (0, 1, 2)]
+        stacked = Engine(configs, executor=Stacked)
+        for _ in stacked:
+            pass
+        for run, config in enumerate(configs):
+            alone = Engine([config])
+            for _ in alone:
+                pass
+            want = alone.executor.weights_of(0)
+            for name, got in stacked.executor.weights_of(run).items():
+                torch.testing.assert_close(got, want[name], rtol=1e-3, atol=1e-5)
 
 
 def test_the_weights_of_folded_norms_are_ones() -> None:

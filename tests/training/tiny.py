@@ -2,22 +2,23 @@
 
 from typing import Any
 
-from statetrack.models import TaggerConfig
+from statetrack.models import BackboneConfig, TaggerConfig
 from statetrack.training import EvaluationConfig, RunConfig
 
 
-def model(mixer: str = "DeltaNet", **options: Any) -> TaggerConfig:
+def model(
+    mixer: str = "DeltaNet",
+    *,
+    num_layers: int = 1,
+    sizes: dict[str, Any] | None = None,
+    **options: Any,
+) -> TaggerConfig:
+    """`sizes` are fields of the backbone, `options` those of the layer."""
     if mixer == "DeltaNet":
         options = {"num_heads": 2, "conv_size": 0, **options}
-    return TaggerConfig(
-        vocab_size=3,
-        num_classes=3,
-        mixer=mixer,
-        mixer_options=options,
-        d_model=8,
-        num_layers=1,
-        mlp_dim=8,
-    )
+    fields = {"d_model": 8, "mlp_dim": 8} | (sizes or {})
+    backbone = BackboneConfig(mixers=[(mixer, options)] * num_layers, **fields)
+    return TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
 
 
 def config(**changes: Any) -> RunConfig:

@@ -1,6 +1,5 @@
 """Audits of trained runs: which of them to audit, on which words, and what is found."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from statetrack.analysis.horizons import LENGTHS, SEQUENCES, exact_to, horizon, 
 from statetrack.analysis.spectra import dots, eigenvalues_on
 from statetrack.models import Tagger
 from statetrack.runs.folder import MODEL, Run, find_runs
-from statetrack.runs.selection import best_run, metric_of, recipe
+from statetrack.runs.selection import best_run, cell
 
 __all__ = ["audit_run", "layer_spectrum", "look_at", "to_audit", "words_of"]
 
@@ -47,8 +46,8 @@ def to_audit(path: Path | str) -> list[Run]:
         return runs
     cells: dict[str, list[Run]] = {}
     for run in runs:
-        cells.setdefault(json.dumps(recipe(run.config), sort_keys=True), []).append(run)
-    found = [best_run(members, metric_of(members[0].config)) for members in cells.values()]
+        cells.setdefault(cell(run.config), []).append(run)
+    found = [best_run(members, members[0].config.metric) for members in cells.values()]
     return [run for run in found if run is not None and (run.folder / MODEL).exists()]
 
 
@@ -79,7 +78,7 @@ def look_at(
     """
     model = run.model().eval()
     words = words_of(run)
-    read, names = torch.cat(words), tasks.get(run.config.task).token_names
+    read, names = torch.cat(words), run.config.learns.token_names
     values, note = _eigenvalues(model, words)
     checked = audit(model, words_of(run, 1, 256)[0]) if note is None else None
     return RunAudit(
@@ -99,9 +98,9 @@ def look_at(
 def words_of(run: Run, count: int = WORDS, longest: int = MAX_TOKENS) -> list[Word]:
     """The first words of the run's validation set, cut to `longest` tokens, without padding."""
     judged = run.config.evaluation
-    assert judged.task is not None and judged.lengths is not None
+    assert judged.lengths is not None
     batch = tasks.evaluation_set(
-        judged.task, count, judged.seed, lengths=tasks.LengthRange(*judged.lengths)
+        run.config.judge, count, judged.seed, lengths=tasks.LengthRange(*judged.lengths)
     )
     ends = batch.num_tokens.clamp(max=longest).tolist()
     return [tokens[:end] for tokens, end in zip(batch.tokens, ends, strict=True)]
@@ -174,7 +173,7 @@ def _round(value: Tensor) -> float:
 def _horizon(
     run: Run, model: Tagger, lengths: Iterable[int], sequences: int, device: torch.device
 ) -> Horizon:
-    task = run.config.evaluation.task
+    task = run.config.judge
     precision = run.config.precision
     note = why_no_horizon(model)
     accuracy: dict[int, float] = {}
@@ -184,7 +183,7 @@ def _horizon(
         )
     shares = (ALMOST_ALL, ALL) if note is None else ()
     return Horizon(
-        task=task,
+        task=task.name,
         sequences=sequences,
         precision=precision,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

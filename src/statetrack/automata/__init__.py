@@ -18,6 +18,8 @@ from statetrack.automata.monoid import Facts as Facts
 from statetrack.automata.monoid import Permutator as Permutator
 from statetrack.automata.monoid import facts as facts
 from statetrack.automata.monoid import monoid_size as monoid_size
+from statetrack.automata.named import is_name as is_name
+from statetrack.automata.named import is_word_problem as is_word_problem
 from statetrack.automata.named import mod_arithmetic as mod_arithmetic
 from statetrack.automata.named import named as named
 from statetrack.automata.one_layer import FiniteMemory as FiniteMemory
@@ -31,6 +33,12 @@ from statetrack.automata.one_layer import rook_layer as rook_layer
 from statetrack.automata.one_layer import rook_matrix as rook_matrix
 from statetrack.automata.permutation_group import PermutationGroup as PermutationGroup
 from statetrack.automata.permutation_group import num_householders as num_householders
+from statetrack.automata.sources import Source as Source
+from statetrack.automata.sources import looks_like_a_name as looks_like_a_name
+from statetrack.automata.sources import machine_of_table as machine_of_table
+from statetrack.automata.sources import read as read
+from statetrack.automata.sources import source as source
+from statetrack.automata.sources import table_of as table_of
 from statetrack.automata.split import Split as Split
 from statetrack.automata.split import prime_series as prime_series
 from statetrack.automata.split import split as split

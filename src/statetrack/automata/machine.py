@@ -96,7 +96,7 @@ class Machine:
         """
         table = _checked_table(delta)
         n, k = table.shape
-        letters = tuple(range(k)) if alphabet is None else tuple(alphabet)
+        letters = tuple(range(k)) if alphabet is None else tuple(map(_plain, alphabet))
         if len(letters) != k:
             raise ValueError(f"the table has {k} columns but the alphabet has {len(letters)}")
         if not isinstance(start, int | np.integer) or not 0 <= start < n:
@@ -362,6 +362,11 @@ def _canonical(
 def _numbered(keys: NDArray[Any]) -> IntArray:
     """Equal keys get equal numbers, counted from 0 in the order of the keys."""
     return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _plain(letter: Any) -> Letter:
+    """A number of numpy as Python's own, so that equal alphabets have equal bytes."""
+    return letter.item() if isinstance(letter, np.generic) else letter
 
 
 def _sorted_alphabet(letters: tuple[Letter, ...]) -> tuple[Letter, ...]:

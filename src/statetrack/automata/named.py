@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from itertools import product as _product
 from typing import Any
 
+from statetrack._suggest import did_you_mean
 from statetrack.automata import groups
 from statetrack.automata.limits import MAX_TABLE, too_large
 from statetrack.automata.machine import Machine
@@ -36,10 +36,38 @@ def named(name: str) -> Machine:
         for part in parts[1:]:
             machine = groups.direct_product(machine, part)
         return machine
-    near = difflib.get_close_matches(key, NAMES, n=1, cutoff=0.0)[0]
     raise ValueError(
-        f"no machine is called {name!r}; did you mean {near!r}? Known: {', '.join(NAMES)}"
+        f"no machine is called {name!r}; {did_you_mean(key, NAMES)}Known: {', '.join(NAMES)}"
     )
+
+
+def is_name(name: str) -> bool:
+    """Whether `name` has the form of one that `named` knows; its numbers may still be refused.
+
+    >>> is_name("z60"), is_name("partiy")
+    (True, False)
+    """
+    return _fits(name, _PATTERNS, _PATTERNS)
+
+
+def is_word_problem(name: str) -> bool:
+    """Whether `name` has the form of a group whose letters are its elements, or some of them.
+
+    >>> is_word_problem("a4_x_z5"), is_word_problem("s5_swaps"), is_word_problem("s5_points")
+    (True, True, False)
+    """
+    return _fits(name, (*_GROUPS, *_SUBSETS), _GROUPS)
+
+
+def _fits(name: str, alone: _Patterns, factor: _Patterns) -> bool:
+    """Whether a name fits a pattern of `alone`, or is a product of names that fit `factor`."""
+
+    def one_of(patterns: _Patterns, text: str) -> bool:
+        return any(re.fullmatch(pattern, text) for pattern, _ in patterns)
+
+    key = name.strip().lower()
+    parts = key.split("_x_")
+    return one_of(alone, key) or (len(parts) > 1 and all(one_of(factor, part) for part in parts))
 
 
 def parity() -> Machine:
@@ -60,6 +88,9 @@ def mod_arithmetic(modulus: int = 5) -> Machine:
     product of the last), after `*` (likewise), and the error sink: 2m² + 2m + 1, or 61 for m = 5;
     for m = 2 the signs agree and 11 remain. It is not minimal: waiting after a sign is the same as
     waiting after `1*` or `-1*`, so `minimal()` has 2m² + 1 states.
+
+    The task `mod_arithmetic` asks for these outputs. Its sequences are words of this machine and
+    end in a further token `=`, at which the value is asked.
 
     >>> machine = mod_arithmetic()
     >>> machine.num_states, machine.outputs[machine.run("2+3*4-1")].tolist()
@@ -206,14 +237,21 @@ def _at_least(n: int, least: int, what: str) -> None:
         raise ValueError(f"{what} needs at least {least} states, got {n}")
 
 
-_PATTERNS: tuple[tuple[str, Callable[..., Machine]], ...] = (
+_Patterns = tuple[tuple[str, Callable[..., Machine]], ...]
+_GROUPS: _Patterns = (
     (r"s(\d+)", groups.symmetric),
     (r"a(\d+)", groups.alternating),
     (r"z(\d+)", groups.cyclic),
     (r"d(\d+)", groups.dihedral),
     (r"q(\d+)", _quaternion),
+)
+_SUBSETS: _Patterns = (
     (r"s(\d+)_swaps", _swaps),
     (r"s(\d+)_3perms", _three_points),
+)
+_PATTERNS: _Patterns = (
+    *_GROUPS,
+    *_SUBSETS,
     (r"s(\d+)_points", _symmetric_on_points),
     (r"a(\d+)_points", _alternating_on_points),
     (r"s(\d+)_reset", _symmetric_with_reset),

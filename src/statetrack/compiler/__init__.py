@@ -2,22 +2,37 @@
 
     machine -> one-layer form or cascade -> Program (numpy, named) -> CompiledRNN (torch)
 
-Every stage runs, and every stage is checked against the machine.
+Every stage runs, and every stage is checked against the machine. Only the last one needs torch, so
+the names that have to do with it are imported when they are first asked for.
 """
 
-from statetrack.compiler.check import Check as Check
-from statetrack.compiler.check import Proof as Proof
-from statetrack.compiler.check import check as check
-from statetrack.compiler.check import prove as prove
+from typing import TYPE_CHECKING
+
+from statetrack._lazy import lazily
 from statetrack.compiler.driver import METHODS as METHODS
-from statetrack.compiler.driver import compile as compile
 from statetrack.compiler.driver import compile_program as compile_program
 from statetrack.compiler.explain import Explanation as Explanation
 from statetrack.compiler.explain import explain as explain
-from statetrack.compiler.network import CompiledRNN as CompiledRNN
-from statetrack.compiler.network import Plan as Plan
 from statetrack.compiler.program import Cost as Cost
 from statetrack.compiler.program import Program as Program
 from statetrack.compiler.program import Trace as Trace
 from statetrack.compiler.rules import Verdict as Verdict
-from statetrack.compiler.sources import machine_from as machine_from
+
+if TYPE_CHECKING:
+    from statetrack.analysis import audit as audit
+    from statetrack.compiler.checks import Check as Check
+    from statetrack.compiler.checks import Proof as Proof
+    from statetrack.compiler.checks import check as check
+    from statetrack.compiler.checks import prove as prove
+    from statetrack.compiler.network import CompiledRNN as CompiledRNN
+    from statetrack.compiler.network import Plan as Plan
+    from statetrack.compiler.network import compile as compile
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "audit": "statetrack.analysis",
+            **dict.fromkeys(("Check", "Proof", "check", "prove"), "statetrack.compiler.checks"),
+            **dict.fromkeys(("CompiledRNN", "Plan", "compile"), "statetrack.compiler.network"),
+        },
+    )

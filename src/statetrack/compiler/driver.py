@@ -1,4 +1,4 @@
-"""The passes in order: machine -> one-layer form or cascade -> `Program` -> `CompiledRNN`."""
+"""The passes in order: machine -> one-layer form or cascade -> `Program`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from statetrack.compiler.from_group import program_of_group
 from statetrack.compiler.from_one_layer import program_of_memory, program_of_rook_layer
 from statetrack.compiler.from_split import program_of_split
 from statetrack.compiler.from_table import program_of_table
-from statetrack.compiler.network import CompiledRNN
 from statetrack.compiler.program import Program
 from statetrack.compiler.rules import METHOD_RULES, Profile
 
@@ -33,27 +32,6 @@ tried where that is too large."""
 
 MAX_EXTRA = 64
 """States up to which diagonal layers are tried although one layer of another kind is known."""
-
-
-def compile(machine: Machine, method: str = "auto") -> CompiledRNN:
-    """An exact linear RNN for a machine, in the layer classes that are trained.
-
-    Args:
-        method: `group` (one layer, theorem 3), `one-layer` (partial injections with resets, shift
-            registers), `cascade` (any machine, theorem 4), `diagonal` (groups inside are 2-groups;
-            eigenvalues in [0, 1] if there are none), `dense` (one free matrix per letter),
-            `rotation` and `reflections` (addition modulo m in the plane, theorems 3 and 6; these
-            two are not exact), or `auto`: the cheapest of the exact ones but `dense`, by layers,
-            width, and Householders per token.
-
-    Raises `ValueError` with the reason where a method does not fit the machine.
-
-    >>> network = compile(Machine.from_regex("(aa)*", "a"))
-    >>> network.plan.method, network.run("aaa").tolist()
-    ('diagonal', [1, 0, 1])
-    """
-    program, why = chosen_program(machine, method)
-    return CompiledRNN.from_program(program, why)
 
 
 def compile_program(machine: Machine, method: str = "auto") -> Program:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from statetrack._typing import Float, Int
-from statetrack.automata import Machine
+from statetrack.automata import Machine, table_of
 from statetrack.automata.machine import Word
+from statetrack.compiler.driver import chosen_program
 from statetrack.compiler.program import Cost, Program, Trace, named_trace
 from statetrack.compiler.weights import Lowered, embed, lower, make_layer
 from statetrack.layers import LayerState
 
-__all__ = ["CompiledRNN", "CompiledStage", "Plan"]
+__all__ = ["CompiledRNN", "CompiledStage", "Plan", "compile"]
 
 FORMAT = 1
 WEIGHTS, CONFIG = "weights.safetensors", "compiled.json"
@@ -281,15 +282,10 @@ class CompiledRNN(nn.Module):
         save_file = _safetensors().torch.save_file
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        machine = {
-            "alphabet": list(self.machine.alphabet),
-            "delta": self.machine.delta.tolist(),
-            "outputs": self.machine.outputs.tolist(),
-        }
         cost = self.plan.cost
         config = {
             "format": FORMAT,
-            "machine": machine,
+            "machine": table_of(self.machine),
             "method": self.plan.method,
             "why": self.plan.why,
             "exact": self.plan.exact,
@@ -328,6 +324,27 @@ class CompiledRNN(nn.Module):
             reason = " ".join(str(error).split())
             raise ValueError(f"{folder} is not a compiled network: {reason}") from None
         return network
+
+
+def compile(machine: Machine, method: str = "auto") -> CompiledRNN:
+    """An exact linear RNN for a machine, in the layer classes that are trained.
+
+    Args:
+        method: `group` (one layer, theorem 3), `one-layer` (partial injections with resets, shift
+            registers), `cascade` (any machine, theorem 4), `diagonal` (groups inside are 2-groups;
+            eigenvalues in [0, 1] if there are none), `dense` (one free matrix per letter),
+            `rotation` and `reflections` (addition modulo m in the plane, theorems 3 and 6; these
+            two are not exact), or `auto`: the cheapest of the exact ones but `dense`, by layers,
+            width, and Householders per token.
+
+    Raises `ValueError` with the reason where a method does not fit the machine.
+
+    >>> network = compile(Machine.from_regex("(aa)*", "a"))
+    >>> network.plan.method, network.run("aaa").tolist()
+    ('diagonal', [1, 0, 1])
+    """
+    program, why = chosen_program(machine, method)
+    return CompiledRNN.from_program(program, why)
 
 
 def _fill(module: CompiledStage, lowered: Lowered, symbol: Any, after: Any) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from statetrack import tasks
+from statetrack.models import TaggerConfig
 from statetrack.training import EvaluationConfig, RunConfig
 
 __all__ = ["Experiment", "Scale", "Version", "shrink"]
@@ -50,11 +51,16 @@ SMALL_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def rebuilt(model: TaggerConfig, **changes: Any) -> TaggerConfig:
+    """`model` with these fields of its backbone changed."""
+    return dataclasses.replace(model, backbone=dataclasses.replace(model.backbone, **changes))
+
+
 def shrink(config: RunConfig) -> RunConfig:
     """The smoke scale of a run: a few steps of a small model, everything else as it is."""
-    model = config.model
-    options = {**model.mixer_options, **SMALL_OPTIONS.get(model.mixer, {})}
-    small = dataclasses.replace(model, d_model=16, num_layers=1, mlp_dim=16, mixer_options=options)
+    first = config.model.backbone.mixers[0]
+    options = {**first.options, **SMALL_OPTIONS.get(first.layer, {})}
+    small = rebuilt(config.model, d_model=16, mlp_dim=16, mixers=[(first.layer, options)])
     fixed = tasks.get(config.task).fixed_length
     return dataclasses.replace(
         config,

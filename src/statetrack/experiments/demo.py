@@ -6,8 +6,7 @@ without convolution or MLP, and the parity is asked after every bit (`parity_den
 the counter much sooner. The judgement is the paper's: one answer, after the last bit.
 """
 
-import dataclasses
-
+from statetrack.experiments._base import rebuilt
 from statetrack.models import TaggerConfig, paper_config
 from statetrack.runs import Run
 from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
@@ -56,7 +55,7 @@ def _model(mixer: str, between: tuple[float, float]) -> TaggerConfig:
     model = paper_config(
         mixer, vocab_size=3, d_model=32, num_layers=1, eigen_range=between, **options
     )
-    return dataclasses.replace(model, mlp="none")
+    return rebuilt(model, mlp="none")
 
 
 def scaled_curve(run: Run) -> dict[int, float]:

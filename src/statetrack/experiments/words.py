@@ -5,12 +5,11 @@ is as many steps as theirs, 3125 batches of 512. It states neither schedule nor 
 runs: the learning rate is constant after no warm-up, under bf16 autocast.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from statetrack import tasks
-from statetrack.experiments._base import Experiment, Scale, Version, shrink
+from statetrack.experiments._base import Experiment, Scale, Version, rebuilt, shrink
 from statetrack.experiments.chomsky import POSITIVE, SIGNED
 from statetrack.models import TaggerConfig, paper_config
 from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
@@ -159,7 +158,7 @@ def _small_product(name: str, count: int, between: tuple[float, float]) -> Tagge
         "eigen_range": between,
     }
     model = _model(name, "DeltaProduct", 1, options, d_model=64)
-    return dataclasses.replace(model, mlp="none")
+    return rebuilt(model, mlp="none")
 
 
 def _product_runs(scale: Scale, between: tuple[float, float]) -> list[RunConfig]:
@@ -200,7 +199,7 @@ def _model(
 
 def _bare(config: TaggerConfig) -> TaggerConfig:
     """The baseline is a recurrence and a linear read-out, with nothing around it."""
-    return dataclasses.replace(config, mlp="none", residual=False, final_norm=False)
+    return rebuilt(config, mlp="none", residual=False, final_norm=False)
 
 
 S5 = Experiment(

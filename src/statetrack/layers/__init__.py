@@ -2,9 +2,10 @@
 
 Every layer has forward(x, state) -> (y, state), step(x_t, state), transitions(x) and state_size.
 The linear ones take `eigen_range`; SLSTM, LSTM and Attention have no transition matrix and
-refuse it.
+refuse it. `register` adds a layer of your own.
 """
 
+from statetrack.layers._base import Fold as Fold
 from statetrack.layers._base import Layer as Layer
 from statetrack.layers._base import LayerState as LayerState
 from statetrack.layers.attention import Attention as Attention
@@ -18,6 +19,8 @@ from statetrack.layers.lstm import LSTM as LSTM
 from statetrack.layers.mamba import Mamba as Mamba
 from statetrack.layers.mamba2 import Mamba2 as Mamba2
 from statetrack.layers.mlstm import MLSTM as MLSTM
+from statetrack.layers.registry import get as get
+from statetrack.layers.registry import register as register
 from statetrack.layers.rwkv7 import RWKV7 as RWKV7
 from statetrack.layers.slstm import SLSTM as SLSTM
 from statetrack.layers.transitions import Transitions as Transitions

@@ -1,36 +1,37 @@
-"""What every layer is, and the few parts that several layers share."""
+"""What every layer is."""
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import init
+from torch.nn.functional import pad
 
 from statetrack import ops
-from statetrack._typing import Float, Int
+from statetrack._typing import Bool, Float, Int
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers.parts import at_times
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
-from statetrack.ops.convolution import Activation
 
-__all__ = [
-    "HeadNorm",
-    "Layer",
-    "LayerInPieces",
-    "LayerState",
-    "RMSNorm",
-    "ShortConvolution",
-    "at_times",
-    "heads_dividing",
-    "in_halves",
-    "linear",
-    "merge_heads",
-    "refuse_eigen_range",
-    "reset_linear",
-    "split_heads",
-]
+__all__ = ["Fold", "Layer", "LayerState"]
 
 LayerState = dict[str, Tensor]
+
+
+class Fold(NamedTuple):
+    """A norm whose output linear maps alone read, so that its weight may go into theirs.
+
+    Other factors may come in between. The norm has one weight per channel and no bias.
+
+    Attributes:
+        norm: a module of the layer, or None for the norm that the block puts before the layer.
+        readers: all maps that read it. Nothing else may.
+    """
+
+    norm: nn.Module | None
+    readers: tuple[nn.Module, ...]
 
 
 class Layer(nn.Module, ABC):
@@ -40,14 +41,40 @@ class Layer(nn.Module, ABC):
     cut in two, with the state handed over, gives the same answer as one run whole. Layers change
     none of their tensors and never branch on data.
 
-    `projected` names what linear maps alone read, "x" or a norm of the layer, and those maps. Other
-    factors may come in between.
+    A layer of your own is a subclass. Its constructor takes `d_model` and then its options, each
+    with a name and, if it can be left out, a default; a constructor with a parameter `depth` is
+    told its place in the stack, from 0.0 to 1.0. It must have
 
-    Those built on `LayerInPieces` also mix rows that hold several sequences each (`ops.Pieces`);
-    the state that comes back is then that after each of them.
+    - `_mix(x, state, read_at, pieces)`: `forward` on checked input;
+    - `state_size`: how many numbers it keeps for one sequence;
+    - `reset_parameters(generator)`: draws all weights;
+
+    and it may have
+
+    - `state_keys`, the names in its state, if they are not just `"recurrent"`;
+    - `packs = True`, if `_mix` takes several sequences in a row (`ops.Pieces`) and itself reads at
+      the times `read_at` alone; otherwise both are None whenever `_mix` is called;
+    - `transitions`, for looking at its eigenvalues;
+    - `folds`, which makes training many runs at once on a GPU faster.
+
+    `statetrack.layers.register` makes it known by name.
+
+    >>> class Sum(Layer):
+    ...     def _mix(self, x, state, read_at, pieces):
+    ...         before = 0 if state is None else state["recurrent"][:, None]
+    ...         y = before + x.cumsum(1)
+    ...         return y, {"recurrent": y[:, -1]}
+    ...     @property
+    ...     def state_size(self):
+    ...         return self.d_model
+    ...     def reset_parameters(self, generator=None):
+    ...         pass
+    >>> y, state = Sum(2)(torch.ones(1, 3, 2))
+    >>> state["recurrent"]
+    tensor([[3., 3.]])
     """
 
-    projected: Mapping[str, tuple[str, ...]] = {}
+    packs: ClassVar[bool] = False
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -62,9 +89,17 @@ class Layer(nn.Module, ABC):
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
         pieces: ops.Pieces | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        """Mixes a whole sequence; y at every time, or at the times `read_at` alone."""
+        """Mixes a whole sequence; y at every time, or at the times `read_at` alone.
+
+        `mask` is True at the tokens of a sequence and False at padding, which may stand on the
+        left, on the right or on both sides. Outputs and state are those of each sequence by itself,
+        and y is zero at padding. With `pieces` a row holds several sequences, for layers that
+        pack; the state that comes back is then that after each of them.
+        """
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
+        self._check_state(state)
         if read_at is not None and (
             read_at.is_floating_point() or read_at.shape[:-1] != x.shape[:1]
         ):
@@ -72,42 +107,36 @@ class Layer(nn.Module, ABC):
                 f"read_at has shape {tuple(read_at.shape)} and dtype {read_at.dtype}, but must be "
                 f"integers [batch, asked] with batch = {len(x)}"
             )
-        if pieces is None and read_at is None:
-            return self._mix(x, state)
-        if pieces is not None and state is not None:
-            raise ValueError("pieces start from an empty state: leave out state, or pieces")
-        return self._mix_some(x, state, read_at, pieces)
+        if pieces is not None:
+            self._check_pieces(state, mask)
+        if mask is not None:
+            y, after = self._mix_masked(x, state, mask)
+            y = at_times(y, read_at)
+        elif self.packs:
+            y, after = self._mix(x, state, read_at, pieces)
+        else:
+            y, after = self._mix(x, state, None, None)
+            y = at_times(y, read_at)
+        self._check_state(after)
+        return y, after
+
+    @final
+    def step(
+        self, x_t: Float[Tensor, "batch d_model"], state: LayerState | None = None
+    ) -> tuple[Float[Tensor, "batch d_model"], LayerState]:
+        """One token of decoding: the same function as `forward` on a sequence of length one."""
+        y, state = self(x_t.unsqueeze(1), state)
+        return y.squeeze(1), state
 
     @abstractmethod
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        """`forward` on checked input."""
-
-    def _mix_some(
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
         pieces: ops.Pieces | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        """`forward` on checked input, for some times or of several sequences in a row."""
-        if pieces is not None:
-            name = type(self).__name__
-            raise ValueError(
-                f"{name} has no kernel for pieces; give each sequence a row of its own"
-            )
-        y, state = self._mix(x, state)
-        return at_times(y, read_at), state
-
-    @abstractmethod
-    def transitions(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
-    ) -> Transitions:
-        """A(x_t) and B(x_t) of the recurrence H_t = A(x_t) H_{t-1} + B(x_t) for every token.
-
-        H is `state["recurrent"]`, as [batch, heads, key, value].
-        """
+        """`forward` on checked input; `read_at` and `pieces` are None unless the layer `packs`."""
 
     @property
     @abstractmethod
@@ -118,178 +147,101 @@ class Layer(nn.Module, ABC):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws the initial weights."""
 
-    def step(
-        self, x_t: Float[Tensor, "batch d_model"], state: LayerState | None = None
-    ) -> tuple[Float[Tensor, "batch d_model"], LayerState]:
-        """One token of decoding: the same function as `forward` on a sequence of length one."""
-        y, state = self(x_t.unsqueeze(1), state)
-        return y.squeeze(1), state
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        """The names of the tensors in the state."""
+        return ("recurrent",)
 
+    def transitions(
+        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
+    ) -> Transitions:
+        """A(x_t) and B(x_t) of the recurrence H_t = A(x_t) H_{t-1} + B(x_t) for every token.
 
-class LayerInPieces(Layer):
-    """A layer whose rows may hold several sequences."""
-
-    def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
-        return self._mix_some(x, state, None, None)
-
-    @abstractmethod
-    def _mix_some(
-        self,
-        x: Float[Tensor, "batch time d_model"],
-        state: LayerState | None,
-        read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
-    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        """`forward` on checked input; what follows the recurrence at the times `read_at` alone."""
-
-
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x²) + eps) · weight over the last axis, in float32 whatever comes in."""
-
-    def __init__(self, dim: int, *, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        init.ones_(self.weight)
-
-    def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight).to(x.dtype)
-
-
-class HeadNorm(nn.Module):
-    """Each head to mean 0 and variance 1, then one weight per channel (a group norm over heads)."""
-
-    def __init__(self, num_heads: int, head_dim: int, *, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(num_heads, head_dim))
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        init.ones_(self.weight)
-
-    def forward(
-        self, x: Float[Tensor, "batch time heads dim"]
-    ) -> Float[Tensor, "batch time heads dim"]:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        centred = wide - wide.mean(-1, keepdim=True)
-        scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
-        return (centred * scale * self.weight).to(x.dtype)
-
-
-class ShortConvolution(nn.Module):
-    """A causal depthwise convolution over the last `width` tokens, with its history as state."""
-
-    def __init__(self, dim: int, width: int, *, bias: bool) -> None:
-        super().__init__()
-        if width < 1:
-            raise ValueError(f"conv_size={width} must be at least 1 here; 0 turns it off")
-        self.width = width
-        self.weight = nn.Parameter(torch.empty(dim, width))
-        self.bias = nn.Parameter(torch.empty(dim)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        bound = self.width**-0.5
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound, generator=generator)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch time dim"],
-        history: Float[Tensor, "batch past dim"] | None,
-        *,
-        activation: Activation | None,
-        pieces: ops.Pieces | None = None,
-        sizes: tuple[int, ...] | None = None,
-    ) -> tuple[
-        Float[Tensor, "batch time dim"] | tuple[Float[Tensor, "batch time _"], ...],
-        Float[Tensor, "sequences past dim"],
-    ]:
-        """The convolution, in parts of these sizes if any, and its last width - 1 inputs."""
-        return ops.short_convolution(
-            x,
-            self.weight,
-            self.bias,
-            activation=activation,
-            initial_state=history,
-            pieces=pieces,
-            sizes=sizes,
-        )
-
-
-def in_halves(
-    module: nn.Module, x: Tensor, second_at: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The two halves of module(x), as products of their own: those of one would be copied later.
-
-    The second one at the times `second_at` alone, if given. A module that is not just a projection
-    any more, because it was wrapped or has hooks, is called.
-    """
-    hooks = (
-        module._forward_pre_hooks,
-        module._forward_hooks,
-        module._backward_pre_hooks,
-        module._backward_hooks,
-    )
-    if type(module) is not nn.Linear or module.bias is not None or any(hooks):
-        first, second = module(x).chunk(2, dim=-1)
-        return first, at_times(second, second_at)
-    first, second = module.weight.chunk(2)
-    return nn.functional.linear(x, first), nn.functional.linear(at_times(x, second_at), second)
-
-
-def at_times(
-    x: Float[Tensor, "batch time *features"], read_at: Int[Tensor, "batch asked"] | None
-) -> Float[Tensor, "batch asked *features"]:
-    """x at the times `read_at` of each row; all of it where there are none."""
-    if read_at is None:
-        return x
-    places = read_at.reshape(*read_at.shape, *(1 for _ in x.shape[2:]))
-    return x.gather(1, places.expand(-1, -1, *x.shape[2:]))
-
-
-def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
-    """A projection whose weights its owner draws in `reset_parameters`."""
-    device = torch.get_default_device()
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device)
-
-
-def reset_linear(module: nn.Linear, generator: torch.Generator | None) -> None:
-    """PyTorch's own draw for a linear layer: uniform within 1/sqrt(in_features)."""
-    bound = module.in_features**-0.5
-    for parameter in module.parameters():
-        init.uniform_(parameter, -bound, bound, generator=generator)
-
-
-def split_heads(
-    x: Float[Tensor, "batch time features"], num_heads: int
-) -> Float[Tensor, "batch time heads dim"]:
-    return x.unflatten(-1, (num_heads, x.shape[-1] // num_heads))
-
-
-def merge_heads(
-    x: Float[Tensor, "batch time heads dim"],
-) -> Float[Tensor, "batch time features"]:
-    return x.flatten(-2)
-
-
-def heads_dividing(d_model: int, num_heads: int) -> int:
-    """The head size when `num_heads` equal heads share `d_model`."""
-    if num_heads < 1 or d_model % num_heads:
-        raise ValueError(f"num_heads={num_heads} must divide d_model={d_model}")
-    return d_model // num_heads
-
-
-def refuse_eigen_range(name: str, eigen_range: object) -> None:
-    """For layers that have no state-transition matrix to speak of."""
-    if eigen_range is not None:
+        H is `state["recurrent"]`, as [batch, heads, key, value].
+        """
         raise ValueError(
-            f"{name} takes no eigen_range (got {eigen_range!r}): it is not linear in its state, so "
-            "it has no transition matrix whose eigenvalues could be set; leave the argument out"
+            f"{type(self).__name__} has no transitions to look at: give the class a method "
+            "transitions(x, state) that returns a statetrack.layers.Transitions"
         )
+
+    def folds(self) -> list[Fold]:
+        """Norms whose weights may go into the maps that read them; none unless declared."""
+        return []
+
+    @final
+    def extra_repr(self) -> str:
+        """The options that are kept by name."""
+        kept = vars(self)
+        names = [name for name in inspect.signature(type(self)).parameters if name in kept]
+        return ", ".join(f"{name}={_written(kept[name])}" for name in names)
+
+    def _check_state(self, state: LayerState | None) -> None:
+        if state is None or set(state) == set(self.state_keys):
+            return
+        known = ", ".join(map(repr, self.state_keys)) or "nothing"
+        raise ValueError(
+            f"the state of {type(self).__name__} holds {known}, but this one "
+            f"holds {', '.join(map(repr, state)) or 'nothing'}; None is the empty state"
+        )
+
+    def _check_pieces(self, state: LayerState | None, mask: Tensor | None) -> None:
+        if not self.packs:
+            raise ValueError(
+                f"{type(self).__name__} has no kernel for pieces; give each sequence a row of its "
+                "own, with a mask if they differ in length"
+            )
+        if state is not None:
+            raise ValueError("pieces start from an empty state: leave out state, or pieces")
+        if mask is not None:
+            raise ValueError("pieces leave no room for padding: leave out mask, or pieces")
+
+    def _mix_masked(
+        self, x: Tensor, state: LayerState | None, mask: Tensor
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        """`forward` without the padding: all sequences packed, or those of one length at a time."""
+        if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+            raise ValueError(
+                f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}, but must be bool "
+                f"{list(x.shape[:2])}, True at tokens and False at padding"
+            )
+        sizes = mask.sum(1)
+        if not bool(sizes.all()):
+            row = int(sizes.argmin())
+            raise ValueError(f"row {row} of the mask has no token: leave that sequence out")
+        if self.packs and state is None:
+            offsets = pad(sizes.cumsum(0), (1, 0))[None]
+            pieces = ops.Pieces(offsets, int(sizes.max()))
+            y, after = self._mix(x[mask][None], None, None, pieces)
+            return _spread(y[0], mask), after
+        outputs, states, order = [], [], []
+        for size in sizes.unique().tolist():
+            rows = (sizes == size).nonzero().flatten()
+            tokens = x[rows][mask[rows]].unflatten(0, (len(rows), size))
+            before = None if state is None else {key: part[rows] for key, part in state.items()}
+            y, after = self._mix(tokens, before, None, None)
+            outputs.append(_spread(y.flatten(0, 1), mask[rows]))
+            states.append(after)
+            order.append(rows)
+        back = torch.cat(order).argsort()
+        joined = {key: _stacked([part[key] for part in states])[back] for key in self.state_keys}
+        return torch.cat(outputs)[back], joined
+
+
+def _spread(
+    y: Float[Tensor, "tokens d_model"], mask: Bool[Tensor, "batch time"]
+) -> Float[Tensor, "batch time d_model"]:
+    """The tokens at their places, with zeros at padding."""
+    return y.new_zeros(*mask.shape, y.shape[-1]).masked_scatter(mask[..., None], y)
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """One batch; what grows with a sequence is filled up with zeros at its end."""
+    if parts[0].dim() == 1:
+        return torch.cat(parts)
+    longest = max(part.shape[1] for part in parts)
+    fill = [[0, 0] * (part.dim() - 2) + [0, longest - part.shape[1]] for part in parts]
+    return torch.cat([pad(part, gap) for part, gap in zip(parts, fill, strict=True)])
+
+
+def _written(value: Any) -> str:
+    return repr(value.pair if isinstance(value, EigenRange) else value)

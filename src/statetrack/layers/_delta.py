@@ -11,9 +11,9 @@ from torch.nn.functional import silu, softplus
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import (
-    LayerInPieces,
-    LayerState,
+from statetrack.layers._base import Fold, Layer, LayerState
+from statetrack.layers._gates import reset_step_size
+from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
     at_times,
@@ -22,7 +22,6 @@ from statetrack.layers._base import (
     merge_heads,
     split_heads,
 )
-from statetrack.layers._gates import reset_step_size
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
 from statetrack.ops._reference import unit_vector
 
@@ -42,7 +41,7 @@ class _Inputs(NamedTuple):
     history: Float[Tensor, "sequences past channels"] | None
 
 
-class DeltaFamily(LayerInPieces):
+class DeltaFamily(Layer):
     """H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n; y = Hᵀ q / √dim.
 
     H [head_dim, value_dim] in each head; `head_dim` is d_model / num_heads where left out, and
@@ -51,10 +50,7 @@ class DeltaFamily(LayerInPieces):
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
 
-    projected = {
-        "x": ("qkv_proj", "beta_proj", "decay_proj", "gate_proj"),
-        "norm": ("out_proj",),
-    }
+    packs = True
 
     def __init__(
         self,
@@ -117,12 +113,23 @@ class DeltaFamily(LayerInPieces):
         history = 0 if self.conv is None else self.conv.weight.shape[0] * (self.conv.width - 1)
         return self.num_heads * self.head_dim * self.value_dim + history
 
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("recurrent",) if self.conv is None else ("conv", "recurrent")
+
+    def folds(self) -> list[Fold]:
+        maybe = (self.qkv_proj, self.beta_proj, self.decay_proj, self.gate_proj)
+        return [
+            Fold(None, tuple(proj for proj in maybe if proj is not None)),
+            Fold(self.norm, (self.out_proj,)),
+        ]
+
     def _channels(self) -> list[int]:
         """How the channels of `qkv_proj` are cut: q, then k_1..k_n, then v_1..v_n."""
         key, value = self.num_heads * self.head_dim, self.num_heads * self.value_dim
         return [key] * (1 + self.num_householders) + [value] * self.num_householders
 
-    def _mix_some(
+    def _mix(
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,

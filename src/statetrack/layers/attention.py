@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import init
 
-from statetrack._typing import Float
-from statetrack.layers._base import (
-    Layer,
-    LayerState,
+from statetrack import ops
+from statetrack._typing import Float, Int
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import (
     heads_dividing,
     linear,
     merge_heads,
@@ -25,6 +25,8 @@ ROTARY_BASE = 10_000.0
 
 class Attention(Layer):
     """softmax(q kᵀ / √dim) v over all earlier tokens. Its state is the cache of keys and values.
+
+    The cache of a batch is as long as its longest sequence; `real` is False where a row has ended.
 
     Written out rather than through torch's fused kernel, which cannot be vmapped over parameters.
 
@@ -59,21 +61,34 @@ class Attention(Layer):
         """Numbers kept per token seen: unlike the others, this state grows."""
         return 2 * self.num_heads * self.head_dim
 
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("k", "v", "real")
+
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         q, k, v = (split_heads(part, self.num_heads) for part in self.qkv_proj(x).chunk(3, dim=-1))
-        past = 0 if state is None else state["k"].shape[1]
+        batch, time = x.shape[:2]
+        real = torch.ones(batch, time, dtype=torch.bool, device=x.device)
+        if state is not None:
+            real = torch.cat([state["real"], real], dim=1)
+        past = real.shape[1] - time
         if self.rotary:
-            q, k = _rotate(q, past), _rotate(k, past)
+            positions = real.cumsum(1)[:, past:] - 1
+            q, k = _rotate(q, positions), _rotate(k, positions)
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=1), torch.cat([state["v"], v], dim=1)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.head_dim)
-        time = x.shape[1]
-        seen = torch.ones(time, past + time, dtype=torch.bool, device=x.device).tril(past)
+        causal = torch.ones(time, past + time, dtype=torch.bool, device=x.device).tril(past)
+        seen = causal & real[:, None, None]
         weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).to(v.dtype)
         y = torch.einsum("bhqk,bkhd->bqhd", weights, v)
-        return self.out_proj(merge_heads(y)), {"k": k, "v": v}
+        return self.out_proj(merge_heads(y)), {"k": k, "v": v, "real": real}
 
     def transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None = None
@@ -82,13 +97,12 @@ class Attention(Layer):
 
 
 def _rotate(
-    x: Float[Tensor, "batch time heads dim"], start: int
+    x: Float[Tensor, "batch time heads dim"], positions: Int[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time heads dim"]:
     """Turns each pair of coordinates by an angle that grows with the position."""
     half = x.shape[-1] // 2
     rates = ROTARY_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    positions = torch.arange(start, start + x.shape[1], device=x.device, dtype=torch.float32)
-    angles = (positions[:, None] * rates)[:, None]
+    angles = (positions.to(torch.float32)[..., None] * rates)[:, :, None]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

@@ -5,9 +5,10 @@ from torch import Tensor
 from torch.nn.functional import linear as linear_map
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import Layer, LayerState, linear, reset_linear
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import linear, reset_linear
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Diagonal"]
@@ -44,8 +45,12 @@ class Diagonal(Layer):
         return self.decay_proj.out_features
 
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         decay, inputs = self._inputs(x)
         start = None if state is None else state["recurrent"].flatten(1)
         states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)

@@ -5,9 +5,10 @@ from torch import Tensor
 from torch.nn import init
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import Layer, LayerState, linear, reset_linear
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import linear, reset_linear
 from statetrack.layers.transitions import DenseTransitions, Transitions
 
 __all__ = ["FullMatrix"]
@@ -55,8 +56,12 @@ class FullMatrix(Layer):
         return self.state_dim**2
 
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         matrix = self._matrix(x)
         if state is None:
             eye = torch.eye(self.state_dim, dtype=matrix.dtype, device=x.device)

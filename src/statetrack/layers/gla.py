@@ -8,11 +8,10 @@ from torch.nn import init
 from torch.nn.functional import logsigmoid, silu
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import (
-    Layer,
-    LayerState,
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import (
     RMSNorm,
     heads_dividing,
     linear,
@@ -51,7 +50,7 @@ class GLA(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
-        self.num_heads = num_heads
+        self.num_heads, self.gate_rank = num_heads, gate_rank
         self.backend: ops.Backend = backend
         keys = int(d_model * expand_k)
         self.key_dim = heads_dividing(keys, num_heads)
@@ -77,8 +76,12 @@ class GLA(Layer):
         return self.num_heads * self.key_dim * self.value_dim
 
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         k, v, decay = self._inputs(x)
         y, recurrent = ops.linear_attention(
             split_heads(self.q_proj(x), self.num_heads),

@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
-from statetrack._typing import Float
-from statetrack.layers._base import Layer, LayerState, linear, refuse_eigen_range, reset_linear
+from statetrack import ops
+from statetrack._typing import Float, Int
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import linear, refuse_eigen_range, reset_linear
 from statetrack.layers.transitions import Transitions, not_linear
 
 __all__ = ["LSTM"]
@@ -32,8 +34,12 @@ class LSTM(Layer):
         return 2 * self.d_model
 
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         gates = self.in_proj(x)
         if state is None:
             h = c = torch.zeros_like(x[:, 0])

@@ -8,22 +8,15 @@ from torch.nn.functional import silu, softplus
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import (
-    LayerInPieces,
-    LayerState,
-    ShortConvolution,
-    at_times,
-    in_halves,
-    linear,
-    reset_linear,
-)
+from statetrack.layers._base import Fold, Layer, LayerState
 from statetrack.layers._gates import reset_step_size
+from statetrack.layers.parts import ShortConvolution, at_times, in_halves, linear, reset_linear
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Mamba"]
 
 
-class Mamba(LayerInPieces):
+class Mamba(Layer):
     """Selective state spaces: h_t = a ∘ h_{t-1} + Δ u_t B_t, y = h·C + D u, gated by SiLU(z).
 
     Each of the expand·d_model channels keeps d_state numbers. low = 0 is Mamba as published;
@@ -34,7 +27,7 @@ class Mamba(LayerInPieces):
     Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
     """
 
-    projected = {"x": ("in_proj",)}
+    packs = True
 
     def __init__(
         self,
@@ -79,7 +72,14 @@ class Mamba(LayerInPieces):
         history = 0 if self.conv is None else self.conv.width - 1
         return self.d_inner * (self.d_state + history)
 
-    def _mix_some(
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("recurrent",) if self.conv is None else ("conv", "recurrent")
+
+    def folds(self) -> list[Fold]:
+        return [Fold(None, (self.in_proj,))]
+
+    def _mix(
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,

@@ -6,11 +6,11 @@ from torch.nn import init
 from torch.nn.functional import silu, softplus
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import (
-    Layer,
-    LayerState,
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers._gates import reset_step_size
+from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
     linear,
@@ -18,7 +18,6 @@ from statetrack.layers._base import (
     reset_linear,
     split_heads,
 )
-from statetrack.layers._gates import reset_step_size
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Mamba2"]
@@ -51,6 +50,7 @@ class Mamba2(Layer):
         self.d_inner = expand * d_model
         if self.d_inner % head_dim:
             raise ValueError(f"head_dim={head_dim} must divide expand·d_model = {self.d_inner}")
+        self.head_dim = head_dim
         self.num_heads = self.d_inner // head_dim
         self.backend: ops.Backend = backend
         channels = self.d_inner + 2 * d_state
@@ -79,9 +79,17 @@ class Mamba2(Layer):
         history = 0 if self.conv is None else self.conv.weight.shape[0] * (self.conv.width - 1)
         return self.d_inner * self.d_state + history
 
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("recurrent",) if self.conv is None else ("conv", "recurrent")
+
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
         z, u, B, C, step, new_state = self._inputs(x, state)
         y, recurrent = ops.linear_attention(

@@ -9,12 +9,11 @@ from torch.nn import init
 from torch.nn.functional import silu
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import (
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import (
     HeadNorm,
-    Layer,
-    LayerState,
     ShortConvolution,
     heads_dividing,
     linear,
@@ -115,9 +114,17 @@ class MLSTM(Layer):
         history = 0 if self.conv is None else self.d_inner * (self.conv.width - 1)
         return self.num_heads * (self.head_dim * (self.head_dim + 1) + 1) + history
 
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("recurrent", "m") if self.conv is None else ("recurrent", "m", "conv")
+
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
         inputs = self._inputs(x, state)
         m, before = _stabiliser(inputs.i, inputs.f, state.get("m"))

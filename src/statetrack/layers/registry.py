@@ -1,10 +1,11 @@
 """Layers by name, and the options each of them takes."""
 
-import difflib
 import inspect
-from types import UnionType
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
 
+from statetrack._suggest import did_you_mean
+from statetrack.config import coerced
 from statetrack.layers._base import Layer
 from statetrack.layers.attention import Attention
 from statetrack.layers.delta_net import DeltaNet
@@ -20,7 +21,9 @@ from statetrack.layers.mlstm import MLSTM
 from statetrack.layers.rwkv7 import RWKV7
 from statetrack.layers.slstm import SLSTM
 
-__all__ = ["LAYERS", "get", "has_depth", "options"]
+__all__ = ["LAYERS", "get", "has_depth", "options", "register"]
+
+AnyLayer = TypeVar("AnyLayer", bound=type[Layer])
 
 LAYERS: dict[str, type[Layer]] = {
     layer.__name__: layer
@@ -42,6 +45,29 @@ LAYERS: dict[str, type[Layer]] = {
 }
 
 
+def register(layer: AnyLayer) -> AnyLayer:
+    """Makes a layer of your own known by its class name, in configs and on the command line.
+
+    The class is a subclass of `Layer`, whose docstring says what it must have and shows one. A name
+    that another class has is refused; a class that is defined again, as in a notebook, takes the
+    place it had. Returns the class, so that it may stand over its definition as a decorator.
+    """
+    if not (isinstance(layer, type) and issubclass(layer, Layer)):
+        raise ValueError(f"{layer!r} is no class built on statetrack.layers.Layer")
+    name = layer.__name__
+    if missing := sorted(getattr(layer, "__abstractmethods__", ())):
+        raise ValueError(f"{name} lacks {', '.join(missing)}; see help(statetrack.layers.Layer)")
+    _parameters(layer)
+    other = next((known for known in LAYERS.values() if _key(known.__name__) == _key(name)), None)
+    if other is not None and _origin(other) != _origin(layer):
+        raise ValueError(
+            f"there already is a layer {other.__name__!r} ({'.'.join(_origin(other))}): "
+            "give yours another name"
+        )
+    LAYERS[name] = layer
+    return layer
+
+
 def get(name: str) -> type[Layer]:
     """The layer class called `name`, whatever the case; a miss suggests the nearest.
 
@@ -51,50 +77,60 @@ def get(name: str) -> type[Layer]:
     by_key = {_key(known): layer for known, layer in LAYERS.items()}
     if _key(name) in by_key:
         return by_key[_key(name)]
-    near = difflib.get_close_matches(_key(name), by_key, n=1, cutoff=0.0)
+    near = did_you_mean(name, LAYERS, cutoff=0.0)
     raise ValueError(
-        f"there is no layer {name!r}; did you mean {by_key[near[0]].__name__!r}? "
-        f"The layers are {', '.join(LAYERS)}"
+        f"there is no layer {name!r}; {near}The layers are {', '.join(LAYERS)}; "
+        "statetrack.layers.register adds one of your own"
     )
 
 
-def options(layer: type[Layer], given: dict[str, Any]) -> dict[str, Any]:
+def options(layer: type[Layer], given: Mapping[str, Any]) -> dict[str, Any]:
     """Every option of `layer` with its value: the given ones, and defaults for the rest.
 
+    Values are what the annotations of the constructor say: (-1, 1) is stored as (-1.0, 1.0).
     `d_model` and `depth` are not options: the model that stacks the layers sets them.
+
+    >>> options(get("Diagonal"), {"eigen_range": [0, 1]})
+    {'eigen_range': (0.0, 1.0), 'backend': 'auto'}
     """
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(layer).parameters.items()
-        if name not in ("d_model", "depth")
-    }
-    for name, value in given.items():
+    known = _parameters(layer)
+    for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            near = did_you_mean(name, known)
             raise ValueError(
-                f"{layer.__name__} has no option {name!r}{hint} "
+                f"{layer.__name__} has no option {name!r}; {near}"
                 f"It takes {', '.join(known) or 'none'}"
             )
-        wanted = known[name].annotation
-        kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
-        if PLAIN.issuperset(kinds) and not any(_is_a(kind, value) for kind in kinds):
-            words = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-            raise ValueError(f"{layer.__name__}: {name}={value!r} must be {words}")
-    return {name: parameter.default for name, parameter in known.items()} | given
-
-
-PLAIN = {int, float, bool, str, type(None)}
-
-
-def _is_a(kind: type, value: object) -> bool:
-    """As JSON has it: a whole number is a float too, but True is no number."""
-    return type(value) is kind or (kind is float and type(value) is int)
+    values = {name: parameter.default for name, parameter in known.items()} | dict(given)
+    missing = [name for name, value in values.items() if value is inspect.Parameter.empty]
+    if missing:
+        raise ValueError(f"{layer.__name__} needs the option {', '.join(missing)}")
+    hints = get_type_hints(layer.__init__)
+    return {
+        name: coerced(layer.__name__, name, hints.get(name, Any), value)
+        for name, value in values.items()
+    }
 
 
 def has_depth(layer: type[Layer]) -> bool:
     """Whether `layer` wants to know its place in the stack."""
     return "depth" in inspect.signature(layer).parameters
+
+
+def _parameters(layer: type[Layer]) -> dict[str, inspect.Parameter]:
+    """The options of a layer's constructor."""
+    found = dict(inspect.signature(layer).parameters)
+    named = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in found.values())
+    if "d_model" not in found or not named:
+        raise ValueError(
+            f"{layer.__name__}{inspect.signature(layer)} must take d_model, and every option by a "
+            "name of its own: no *args, no **kwargs"
+        )
+    return {name: found[name] for name in found if name not in ("d_model", "depth")}
+
+
+def _origin(layer: type[Layer]) -> tuple[str, str]:
+    return layer.__module__, layer.__qualname__
 
 
 def _key(name: str) -> str:

@@ -5,17 +5,10 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from statetrack import ops
-from statetrack._typing import Float
+from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import (
-    Layer,
-    LayerState,
-    heads_dividing,
-    linear,
-    merge_heads,
-    reset_linear,
-    split_heads,
-)
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import heads_dividing, linear, merge_heads, reset_linear, split_heads
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 from statetrack.ops._reference import unit_vector
 
@@ -51,7 +44,7 @@ class RWKV7(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
-        self.num_heads = num_heads
+        self.num_heads, self.gate_rank = num_heads, gate_rank
         self.head_dim = heads_dividing(d_model, num_heads)
         self.backend: ops.Backend = backend
         self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g
@@ -94,9 +87,17 @@ class RWKV7(Layer):
     def state_size(self) -> int:
         return self.num_heads * self.head_dim**2 + self.r_proj.in_features
 
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("recurrent", "token")
+
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         r, gate, A = self._inputs(x, state)
         batch, time, heads, dim = r.shape
         rows = [part.transpose(1, 2).flatten(0, 1) for part in (A.dense(), A.writes())]

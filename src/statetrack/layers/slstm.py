@@ -5,11 +5,10 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from statetrack import ops
-from statetrack._typing import Float
-from statetrack.layers._base import (
+from statetrack._typing import Float, Int
+from statetrack.layers._base import Layer, LayerState
+from statetrack.layers.parts import (
     HeadNorm,
-    Layer,
-    LayerState,
     heads_dividing,
     merge_heads,
     refuse_eigen_range,
@@ -68,8 +67,12 @@ class SLSTM(Layer):
         return 4 * self.num_heads * self.head_dim
 
     def _mix(
-        self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        pieces: ops.Pieces | None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         heads = split_heads(x, self.num_heads)
         gates = torch.einsum("bthd,ghde->btghe", heads, self.W.to(x.dtype)) + self.bias.to(x.dtype)
         start = None if state is None else state["recurrent"]

@@ -1,102 +1,149 @@
-"""The description of a tagger: frozen, complete, and the same after a trip through JSON."""
+"""The description of a model: frozen, complete, and the same after a trip through JSON."""
 
-import dataclasses
-import difflib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 
-from statetrack.layers import registry
+from statetrack.config import Bounds, Config, FrozenDict, frozen_defaults, plain
+from statetrack.layers import Layer, registry
 
-__all__ = ["TaggerConfig"]
+__all__ = ["BackboneConfig", "Mixer", "Size", "TaggerConfig"]
 
-NORMS = ("rms", "layer")
-MLPS = ("none", "swiglu", "geglu")
+Size = Annotated[int, Bounds(least=1)]
+Std = Annotated[float, Bounds(least=0.0)]
+
+FORMS = """"DeltaNet", ("DeltaNet", {"num_heads": 2}), MyLayer, (MyLayer, {...}), a Mixer"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggerConfig:
-    """A tagger: embedding, `num_layers` blocks of one mixer, a norm and a linear head.
+class Mixer(Config):
+    """One layer of a backbone: which, and its options.
 
-    `mixer` names a layer of `statetrack.layers` and `mixer_options` its arguments; options left out
-    are filled in with the layer's defaults, so that a stored config says everything. An unknown
-    field or option, or one that does not fit the rest, is refused here.
+    Options left out are filled in with the layer's defaults, so that a stored config says
+    everything, and values are what the layer's annotations say.
 
-    >>> config = TaggerConfig(vocab_size=3, num_classes=3, mixer="DeltaNet", d_model=32)
-    >>> config.mixer_options["eigen_range"]
+    >>> Mixer.of(("deltanet", {"num_heads": 2})).options["eigen_range"]
+    (-1.0, 1.0)
+    """
+
+    layer: str
+    options: Mapping[str, Any] = FrozenDict({})
+
+    @classmethod
+    def of(cls, entry: Any) -> "Mixer":
+        """A mixer as users write it: a name or a class, alone or with options, or a mapping."""
+        if isinstance(entry, Mixer):
+            return entry
+        if isinstance(entry, Mapping):
+            return cls.from_dict(entry)
+        layer, options = (
+            entry if isinstance(entry, tuple | list) and len(entry) == 2 else (entry, {})
+        )
+        if isinstance(layer, type) and issubclass(layer, Layer):
+            layer = registry.register(layer).__name__
+        if not isinstance(layer, str) or not isinstance(options, Mapping):
+            raise ValueError(f"{entry!r} is no mixer: write {FORMS}")
+        return cls(layer=layer, options=options)
+
+    def _check(self) -> None:
+        layer = registry.get(self.layer)
+        object.__setattr__(self, "layer", layer.__name__)
+        object.__setattr__(self, "options", FrozenDict(registry.options(layer, self.options)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Takes the class along, so that a layer of your own is known where this is read."""
+        return _restored, (registry.get(self.layer), dict(self.options))
+
+    def essence(self) -> dict[str, Any]:
+        """The layer, and the options that are not the frozen defaults of its name.
+
+        A layer that has none writes all of them. Which backend runs is no part of it.
+        """
+        frozen = frozen_defaults()["layers"].get(self.layer, {})
+        options = {
+            name: plain(value)
+            for name, value in self.options.items()
+            if name != "backend" and not (name in frozen and plain(value) == frozen[name])
+        }
+        return {"layer": self.layer, "options": options}
+
+    def build(self, d_model: int, depth: float = 0.0) -> Layer:
+        """The layer; `depth` is its place in the stack, from 0 to 1, for layers that ask."""
+        layer: Any = registry.get(self.layer)
+        place = {"depth": depth} if registry.has_depth(layer) else {}
+        built: Layer = layer(d_model, **self.options, **place)
+        return built
+
+
+def _restored(layer: type[Layer], options: dict[str, Any]) -> Mixer:
+    return Mixer.of((layer, options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig(Config):
+    """A stack of blocks, one for each entry of `mixers`.
+
+    An entry is the name of a layer of `statetrack.layers`, or its class, alone or with options.
+    Layers may differ:
+
+    >>> period = [("DeltaNet", {"num_heads": 2})] * 2 + ["Attention"]
+    >>> hybrid = BackboneConfig(mixers=period * 8, d_model=32)
+    >>> hybrid.num_layers, hybrid.mixers[2].layer
+    (24, 'Attention')
+    >>> BackboneConfig.from_json(hybrid.to_json()) == hybrid
+    True
+    """
+
+    mixers: tuple[Mixer, ...]
+    d_model: Size = 128
+    mlp: Literal["swiglu", "geglu", "none"] = "swiglu"
+    mlp_dim: Size = 512
+    norm: Literal["rms", "layer"] = "rms"
+    norm_eps: Annotated[float, Bounds(least=0.0)] = 1e-6
+    residual: bool = True  # add each part's input to its output
+    final_norm: bool = True
+    mlp_in_std: Std = 0.02
+    mlp_out_std: Std = 0.01
+    dropout: Annotated[float, Bounds(least=0.0, below=1.0)] = 0.0  # of each part's output
+
+    def __post_init__(self) -> None:
+        entries: Any = self.mixers
+        if not isinstance(entries, list | tuple) or not entries:
+            raise ValueError(
+                f"mixers={entries!r} must be a list with one entry for each layer, for example "
+                '["DeltaNet"] * 2; an entry is ' + FORMS
+            )
+        object.__setattr__(self, "mixers", tuple(map(Mixer.of, entries)))
+        super().__post_init__()
+
+    def _check(self) -> None:
+        with torch.device("meta"):  # the layers themselves refuse what does not fit together
+            for mixer in dict.fromkeys(self.mixers):
+                mixer.build(self.d_model)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.mixers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggerConfig(Config):
+    """A tagger: embedding, backbone and a linear head.
+
+    An unknown field or option, or one that does not fit the rest, is refused here.
+
+    >>> backbone = BackboneConfig(mixers=["DeltaNet"], d_model=32)
+    >>> config = TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
+    >>> config.backbone.mixers[0].options["eigen_range"]
     (-1.0, 1.0)
     >>> TaggerConfig.from_json(config.to_json()) == config
     True
     """
 
-    vocab_size: int
-    num_classes: int
-    mixer: str
-    mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    d_model: int = 128
-    num_layers: int = 2
-    mlp: str = "swiglu"  # or "geglu", or "none"
-    mlp_dim: int = 512
-    norm: str = "rms"  # or "layer"
-    norm_eps: float = 1e-6
-    residual: bool = True  # add each part's input to its output
-    final_norm: bool = True
-    embedding_std: float = 0.02
-    head_std: float | None = 0.02  # None: uniform within 1/sqrt(d_model), PyTorch's own
-    mlp_in_std: float = 0.02
-    mlp_out_std: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "num_classes", "d_model", "num_layers", "mlp_dim"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
-        for name, choices in (("mlp", MLPS), ("norm", NORMS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {choices}")
-        layer = registry.get(self.mixer)
-        given = {name: _frozen(value) for name, value in dict(self.mixer_options).items()}
-        complete = registry.options(layer, given)
-        object.__setattr__(self, "mixer", layer.__name__)
-        object.__setattr__(self, "mixer_options", MappingProxyType(complete))
-        with torch.device("meta"):  # the layer itself refuses what does not fit together
-            layer(self.d_model, **complete)
-
-    def __hash__(self) -> int:
-        return hash(self.to_json())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return fields | {"mixer_options": {k: _thawed(v) for k, v in self.mixer_options.items()}}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TaggerConfig":
-        """The inverse of `to_dict`; an unknown key is an error."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; the fields are {known}"
-                raise ValueError(f"TaggerConfig has no field {name!r}{hint}")
-        return cls(**values)
-
-    def to_json(self) -> str:
-        """Canonical JSON: equal configs give equal text."""
-        return json.dumps(self.to_dict(), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> "TaggerConfig":
-        return cls.from_dict(json.loads(text))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
-
-
-def _thawed(value: Any) -> Any:
-    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
+    vocab_size: Size
+    num_classes: Size
+    backbone: BackboneConfig
+    embedding_std: Std = 0.02
+    head_std: Std | None = 0.02  # None: uniform within 1/sqrt(d_model), PyTorch's own

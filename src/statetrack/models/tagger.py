@@ -5,12 +5,12 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from statetrack import ops
-from statetrack._typing import Float, Int
+from statetrack._typing import Bool, Float, Int
 from statetrack.layers import LayerState
-from statetrack.layers._base import linear, reset_linear
+from statetrack.layers.parts import linear, reset_linear
 from statetrack.models.backbone import Backbone
 from statetrack.models.config import TaggerConfig
-from statetrack.models.embedding import Embedding
+from statetrack.models.parts import Embedding
 
 __all__ = ["Tagger"]
 
@@ -20,7 +20,9 @@ class Tagger(nn.Module):
 
     `generator` draws the initial weights, so equal configs and seeds give equal models.
 
-    >>> config = TaggerConfig(vocab_size=3, num_classes=2, mixer="DeltaNet", d_model=32)
+    >>> from statetrack.models import BackboneConfig
+    >>> backbone = BackboneConfig(mixers=["DeltaNet"] * 2, d_model=32)
+    >>> config = TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone)
     >>> model = Tagger(config, generator=torch.Generator().manual_seed(0))
     >>> scores, state = model(torch.tensor([[0, 2, 1]]))
     >>> scores.shape
@@ -31,9 +33,9 @@ class Tagger(nn.Module):
         super().__init__()
         self.config = config
         with torch.device("meta"):  # shapes only: every weight is drawn once, below
-            self.embedding = Embedding(config.vocab_size, config.d_model)
-            self.backbone = Backbone(config)
-            self.head = linear(config.d_model, config.num_classes)
+            self.embedding = Embedding(config.vocab_size, config.backbone.d_model)
+            self.backbone = Backbone(config.backbone)
+            self.head = linear(config.backbone.d_model, config.num_classes)
         self.to_empty(device=torch.get_default_device())
         self.reset_parameters(generator)
 
@@ -52,14 +54,29 @@ class Tagger(nn.Module):
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
         pieces: ops.Pieces | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+        generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked classes"], tuple[LayerState, ...]]:
         """Scores after every token, or only at the times `read_at` of each sequence.
 
         Asking for few times saves the work above the last mixer everywhere else: nearly half of a
         model of two layers where one answer per sequence counts. With `pieces` a row holds
         several sequences, for layers that take them.
+
+        `mask` is True at tokens and False at padding, on the left or the right: scores and states
+        are those of each sequence alone, and scores at padding are zero. What token stands there
+        does not matter. `generator` draws dropout, in training mode; None is PyTorch's own.
         """
-        x, state = self.backbone(self.embedding(tokens), state, read_at, pieces)
+        if mask is not None:
+            tokens = tokens.masked_fill(~mask, 0)
+        x, state = self.backbone(
+            self.embedding(tokens),
+            state,
+            read_at=read_at,
+            pieces=pieces,
+            mask=mask,
+            generator=generator,
+        )
         return self.head(x), state
 
     def step(

@@ -206,9 +206,9 @@ def _table_line(cell: Cell, remark: str | None, place: _Place) -> str:
     *scores, seeds, exact_to = numbers
     from_paper = best_in_paper(config)
     columns = (
-        config.task,
+        config.learns.name,
         cell.label,
-        str(config.model.num_layers),
+        str(config.model.backbone.num_layers),
         "" if from_paper is None else f"{from_paper:.3f}",
         *scores,
         seeds,
@@ -248,7 +248,7 @@ def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
         record = cell.best.folder / AUDIT
         accuracy = {at.length: at.share for at in found.horizon.accuracy}
         columns = [
-            cell.config.task,
+            cell.config.learns.name,
             cell.label,
             "" if found.lowest is None else place.link(f"{found.lowest:z.3f}", record),
             found.note or "; ".join(_low_heads(found.layers)) or "none",
@@ -300,11 +300,11 @@ def _curves(
     plan: Plan, table: Sequence[Cell], place: _Place, pictures: dict[str, Picture]
 ) -> list[str]:
     lines = []
-    for task in dict.fromkeys(cell.config.task for cell in table):
+    for task in dict.fromkeys(cell.config.learns.name for cell in table):
         groups = [
             cell.group
             for cell in table
-            if cell.config.task == task and cell.group is not None and cell.group.chosen
+            if cell.config.learns.name == task and cell.group is not None and cell.group.chosen
         ]
         if not groups:
             continue
@@ -351,8 +351,8 @@ def _spectra(
             continue
         seen = spectrum(cell.group)
         assert seen is not None
-        name = f"{plan.folder}-{_slug(cell.config.task)}-{_slug(cell.label)}-spectrum"
-        picture = spectrum_picture(name, seen, heading=f"{cell.config.task}, {cell.label}")
+        name = f"{plan.folder}-{_slug(cell.config.learns.name)}-{_slug(cell.label)}-spectrum"
+        picture = spectrum_picture(name, seen, heading=f"{cell.config.learns.name}, {cell.label}")
         pictures[name] = picture
         lines.append(place.image(name, picture))
     return ["\nEigenvalues of A(x) of the best runs:\n", *lines] if lines else []

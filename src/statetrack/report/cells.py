@@ -1,6 +1,5 @@
 """The cells of a plan's tables: what was planned, and what its run folders say."""
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from statetrack.experiments.plan import Plan
 from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import Group, Row, group_of, labels, order, row
 from statetrack.runs import Run
-from statetrack.runs.labels import label
-from statetrack.runs.selection import metric_of, recipe
+from statetrack.runs.labels import eigen_range, label, model_label
+from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
 
 __all__ = ["KEYS", "Cell", "cells", "summary_row"]
@@ -37,9 +36,6 @@ KEYS = (
 )
 """Of a row of summary.json."""
 
-IDLE = ("log_every", "checkpoint_every")
-IDLE_EVALUATION = ("every", "batch")
-
 
 @dataclass(frozen=True, eq=False)
 class Cell:
@@ -62,7 +58,7 @@ class Cell:
     @property
     def key(self) -> str:
         """What remarks call it."""
-        return f"{self.plan.folder}/{self.config.task}/{self.label}"
+        return f"{self.plan.folder}/{self.config.learns.name}/{self.label}"
 
     @cached_property
     def row(self) -> Row | None:
@@ -76,8 +72,8 @@ class Cell:
 
     def command(self, out: str) -> str:
         """What to type to fill it."""
-        name, layers = label(self.config), self.config.model.num_layers
-        depths = {c.model.num_layers for c in self.plan.configs if label(c) == name}
+        name, layers = label(self.config), self.config.model.backbone.num_layers
+        depths = {c.model.backbone.num_layers for c in self.plan.configs if label(c) == name}
         return self.plan.command(out, name if depths == {layers} else f"{name}, {layers} layers")
 
     def unlike_the_plan(self) -> list[str]:
@@ -109,10 +105,10 @@ def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
     """
     planned: dict[str, list[RunConfig]] = {}
     for config in plan.configs:
-        planned.setdefault(_key(config), []).append(config)
+        planned.setdefault(cell_of(config), []).append(config)
     made: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: order(run.config)):
-        made.setdefault(_key(run.config), []).append(run)
+        made.setdefault(cell_of(run.config), []).append(run)
     keys = [*planned, *(key for key in made if key not in planned)]
     configs = [made[key][0].config if key in made else planned[key][0] for key in keys]
     return [
@@ -127,14 +123,6 @@ def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
     ]
 
 
-def _key(config: RunConfig) -> str:
-    """The same for all runs of a cell."""
-    fields = {name: value for name, value in recipe(config).items() if name not in IDLE}
-    judged = fields["evaluation"]
-    fields["evaluation"] = {k: v for k, v in judged.items() if k not in IDLE_EVALUATION}
-    return json.dumps(fields, sort_keys=True)
-
-
 def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
     """The cell as a row of summary.json: `KEYS`, with `None` for what is not there.
 
@@ -142,22 +130,20 @@ def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
     records, from the folder that holds `root`.
     """
     config, found, best = cell.config, cell.row, cell.best
-    options = config.model.mixer_options
-    factors = f" n={options['num_householders']}" if "num_householders" in options else ""
-    between = options.get("eigen_range")
+    between = eigen_range(config)
     record = None
     if best is not None:
         record = Path(os.path.relpath(best.folder / "records.jsonl", root.parent)).as_posix()
     values = (
         cell.plan.experiment,
-        config.task,
-        f"{config.model.mixer}{factors}",
+        config.learns.name,
+        model_label(config, with_range=False),
         None if between is None else list(between),
-        config.model.num_layers,
+        config.model.backbone.num_layers,
         cell.plan.scale,
         config.steps,
         config.batch,
-        metric_of(config),
+        config.metric,
         found and found.best,
         found and found.median,
         found and found.spread,

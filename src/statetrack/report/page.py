@@ -137,7 +137,7 @@ def _config_entry(group: Group, run: Run) -> ConfigEntry:
         "versions": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())),
     }
     config = run.config
-    label = f"{config.task}, {group.label}, lr {config.optimizer.lr:g}, seed {config.seed}"
+    label = f"{config.learns.name}, {group.label}, lr {config.optimizer.lr:g}, seed {config.seed}"
     return ConfigEntry(
         run=run.folder.name,
         label=label,

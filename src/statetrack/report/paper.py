@@ -50,7 +50,7 @@ def best_in_paper(config: RunConfig) -> float | None:
         return None
     label = model_label(config)
     if judged.lengths == S5_LENGTHS:
-        return IN_WORDS.get((config.task, label), {}).get(config.model.num_layers)
+        return IN_WORDS.get((config.task, label), {}).get(config.model.backbone.num_layers)
     if judged.lengths != LENGTHS or config.task not in TASKS:
         return None
     if config.task == "parity" and label in FIGURE_1:

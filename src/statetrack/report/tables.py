@@ -12,7 +12,7 @@ from statetrack.analysis.audit_file import ALMOST_ALL, read_audit
 from statetrack.report.paper import best_in_paper
 from statetrack.runs import Record, Run
 from statetrack.runs.labels import model_label
-from statetrack.runs.selection import best_rate, metric_of, recipe, values_of
+from statetrack.runs.selection import CELL, best_rate, cell, values_of
 from statetrack.training import RunConfig
 
 __all__ = [
@@ -40,7 +40,9 @@ MAX_STEPS = 60
 """Points of a learning curve; beyond that, evenly chosen ones and the last."""
 
 
-DEPTH = "model.num_layers"
+DEPTH = "model.backbone.num_layers"
+SHARED = {*CELL, "log_every", "checkpoint_every", "evaluation.batch"}
+"""What tells no cells apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Group:
     Attributes:
         task: what they learn.
         label: the model, with whatever tells it from the other models of that task.
-        metric: what they are judged by; see `metric_of`.
+        metric: what they are judged by; see `RunConfig.metric`.
         rate: the learning rate whose median over seeds is the greatest; `None` without a value.
         chosen: the finished runs of that rate that have a value, by seed.
         runs: all of them.
@@ -139,12 +141,12 @@ class Absent:
 
 
 def _judge(config: RunConfig) -> tasks.Task:
-    return tasks.get(config.evaluation.task or config.task)
+    return config.judge
 
 
 def trained_tokens(config: RunConfig) -> int:
     """The longest word trained on, counted in tokens as the records count."""
-    return tasks.get(config.task).num_tokens(config.train_lengths[1])
+    return config.learns.num_tokens(config.train_lengths[1])
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
@@ -156,7 +158,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
             unique[run.config.fingerprint] = run
     found: dict[str, list[Run]] = {}
     for run in sorted(unique.values(), key=lambda run: (run.config.seed, run.config.fingerprint)):
-        found.setdefault(json.dumps(recipe(run.config), sort_keys=True), []).append(run)
+        found.setdefault(cell(run.config), []).append(run)
     groups = sorted(found.values(), key=lambda members: order(members[0].config))
     names = labels([members[0].config for members in groups])
     return [group_of(label, members) for label, members in zip(names, groups, strict=True)]
@@ -164,17 +166,18 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 def order(config: RunConfig) -> tuple[Any, ...]:
     """By task, then model, then range and size."""
-    options = config.model.mixer_options
-    low = (options.get("eigen_range") or (0.0, 1.0))[0]
-    factors = options.get("num_householders", 0)
-    place = (config.task, config.model.mixer, factors, -low, config.model.num_layers)
-    return (*place, config.model.d_model, config.steps, config.to_json())
+    backbone = config.model.backbone
+    first = backbone.mixers[0]
+    low = (first.options.get("eigen_range") or (0.0, 1.0))[0]
+    factors = first.options.get("num_householders", 0)
+    place = (config.learns.name, first.layer, factors, -low, backbone.num_layers)
+    return (*place, backbone.d_model, config.steps, config.to_json())
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
     """Model and range, and where that is not enough, a few settings that tell them apart."""
-    names = [(config.task, model_label(config)) for config in configs]
-    settings = [_flat(recipe(config)) for config in configs]
+    names = [(config.learns.name, model_label(config)) for config in configs]
+    settings = [_settings(config) for config in configs]
     found = []
     for name, mine in zip(names, settings, strict=True):
         alike = [others for n, others in zip(names, settings, strict=True) if n == name]
@@ -182,6 +185,16 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
         shown = ", ".join(_setting(key.split(".")[-1], mine[key]) for key in telling)
         found.append(f"{name[1]} ({shown})" if shown else name[1])
     return found
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """All settings that tell cells apart, the options of equal layers once."""
+    fields = config.to_dict()
+    backbone = fields["model"]["backbone"]
+    backbone["num_layers"] = len(backbone["mixers"])
+    kinds = {json.dumps(mixer): mixer["options"] for mixer in backbone["mixers"]}
+    backbone["mixers"] = {str(i): options for i, options in enumerate(kinds.values())}
+    return {name: value for name, value in _flat(fields).items() if name not in SHARED}
 
 
 def _telling(alike: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -214,9 +227,9 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def group_of(label: str, runs: Sequence[Run]) -> Group:
     """Runs of one recipe under a name."""
     config = runs[0].config
-    metric = metric_of(config)
+    metric = config.metric
     rate, chosen = best_rate(runs, metric)
-    return Group(config.task, label, metric, rate, tuple(chosen), tuple(runs))
+    return Group(config.learns.name, label, metric, rate, tuple(chosen), tuple(runs))
 
 
 def row(group: Group) -> Row:

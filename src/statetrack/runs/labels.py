@@ -1,8 +1,9 @@
 """Runs in a few words."""
 
+import itertools
 from typing import Any
 
-__all__ = ["label", "model_label"]
+__all__ = ["eigen_range", "label", "model_label"]
 
 
 def label(config: Any) -> str:
@@ -14,13 +15,36 @@ def label(config: Any) -> str:
     >>> label(RunConfig(task="parity", model=model, steps=1, batch=1))
     'parity DeltaNet [-1, 1]'
     """
-    return f"{config.task} {model_label(config)}"
+    return f"{config.learns.name} {model_label(config)}"
 
 
-def model_label(config: Any) -> str:
-    """The mixer, with its eigenvalue range and number of Householder factors if it has them."""
-    options = config.model.mixer_options
-    low_high = options.get("eigen_range")
+def model_label(config: Any, *, with_range: bool = True) -> str:
+    """The layers, each with its eigenvalue range and number of Householder factors if it has them.
+
+    However often they repeat, they are said once.
+
+    >>> from statetrack.models import BackboneConfig, TaggerConfig
+    >>> from statetrack.training import RunConfig
+    >>> backbone = BackboneConfig(mixers=["DeltaNet", "DeltaNet", "Attention"] * 8)
+    >>> model = TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
+    >>> model_label(RunConfig(task="parity", model=model, steps=1, batch=1))
+    'DeltaNet [-1, 1] x2 + Attention'
+    """
+    names = [_mixer_label(mixer, with_range) for mixer in config.model.backbone.mixers]
+    period = next(n for n in range(1, len(names) + 1) if names == names[:n] * (len(names) // n))
+    counted = [(name, len(list(same))) for name, same in itertools.groupby(names[:period])]
+    return " + ".join(name if count == 1 else f"{name} x{count}" for name, count in counted)
+
+
+def eigen_range(config: Any) -> tuple[float, float] | None:
+    """The range that all layers with one share; None where there is no such."""
+    found = {mixer.options.get("eigen_range") for mixer in config.model.backbone.mixers} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _mixer_label(mixer: Any, with_range: bool) -> str:
+    low_high = mixer.options.get("eigen_range") if with_range else None
     between = "" if low_high is None else f" [{low_high[0]:g}, {low_high[1]:g}]"
-    factors = f" n={options['num_householders']}" if "num_householders" in options else ""
-    return f"{config.model.mixer}{factors}{between}"
+    count = mixer.options.get("num_householders")
+    factors = "" if count is None else f" n={count}"
+    return f"{mixer.layer}{factors}{between}"

@@ -6,26 +6,20 @@ the greatest median over seeds.
 
 import statistics
 from collections.abc import Iterable
-from typing import Any
 
-from statetrack import tasks
 from statetrack.runs.folder import Run
+from statetrack.runs.identity import RunDescription, same_but_for
 
-__all__ = ["best_rate", "best_run", "metric_of", "recipe", "values_of"]
-
-
-def recipe(config: Any) -> dict[str, Any]:
-    """The config without what the runs of one cell differ in: seeds and learning rate."""
-    fields = config.to_dict()
-    del fields["seed"], fields["data_seed"]
-    fields["optimizer"] = {k: v for k, v in fields["optimizer"].items() if k != "lr"}
-    return fields
+__all__ = ["best_rate", "best_run", "cell", "values_of"]
 
 
-def metric_of(config: Any) -> str:
-    """Faultless sequences where every prefix is asked, scaled accuracy where only the end is."""
-    judge = tasks.get(config.evaluation.task or config.task)
-    return "sequence_accuracy" if judge.dense else "scaled_accuracy"
+CELL = ("seed", "data_seed", "optimizer.lr", "evaluation.every")
+"""What the runs of one cell of a table may differ in."""
+
+
+def cell(config: RunDescription) -> str:
+    """The same for all runs of a cell: those that differ in seed, rate and how often one looked."""
+    return same_but_for(config, CELL)
 
 
 def best_rate(runs: Iterable[Run], metric: str) -> tuple[float | None, list[Run]]:

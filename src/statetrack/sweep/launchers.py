@@ -21,7 +21,7 @@ from statetrack.runs.files import exclusive
 from statetrack.runs.folder import ERROR, Run
 from statetrack.sweep.processes import Tail, attempt, keep_error
 from statetrack.training.config import RunConfig
-from statetrack.training.stack import MOST_RUNS, stacks
+from statetrack.training.stacked import MOST_RUNS, stacks
 
 __all__ = ["Engine", "Ray", "Submitit", "launch"]
 
@@ -37,7 +37,7 @@ CONNECT_S = 10.0
 
 
 Group = Sequence[RunConfig]
-"""Runs that train together, in one job: on the CPU one, on a GPU those that fit in a `Stack`."""
+"""Runs that train together, in one job: on the CPU one, on a GPU those that can be stacked."""
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from statetrack.runs.folder import ERROR, RECORDS, Run
 from statetrack.runs.records import Record, parse_records
 from statetrack.training.config import RunConfig
 from statetrack.training.run import run, run_together
-from statetrack.training.stack import MOST_RUNS, stacks
+from statetrack.training.stacked import MOST_RUNS, stacks
 
 if TYPE_CHECKING:
     from statetrack.sweep.launchers import Engine

@@ -6,18 +6,19 @@
     held_out = tasks.evaluation_set(task)              # the same for every model
 
 `targets[b, t]` is what the model should say after reading `tokens[b, :t+1]`; `mask` is True where
-that counts. `available()` lists the names. Groups, regular expressions and known machines have
-tasks by their own names (`a4_x_z5`, `regex:(a|b)*ab`, `machine:dyck_2_depth_3`); `from_machine`
-makes one of any other machine.
+that counts. `available()` lists the names. Groups, known machines, JSON tables and regular
+expressions are tasks too (`a4_x_z5`, `dyck_2_depth_3`, `my.json`, `regex:(a|b)*ab`);
+`from_machine` makes one of any other machine, and `register` adds one of your own.
 """
 
-from statetrack.tasks._evaluation import accuracy as accuracy
+from statetrack.tasks._evaluation import Split as Split
 from statetrack.tasks._evaluation import evaluation_set as evaluation_set
 from statetrack.tasks._evaluation import generator as generator
 from statetrack.tasks._evaluation import seed_of as seed_of
-from statetrack.tasks._evaluation import sequence_accuracy as sequence_accuracy
 from statetrack.tasks._registry import available as available
 from statetrack.tasks._registry import get as get
+from statetrack.tasks._registry import is_registered as is_registered
+from statetrack.tasks._registry import register as register
 from statetrack.tasks._task import IGNORE as IGNORE
 from statetrack.tasks._task import Batch as Batch
 from statetrack.tasks._task import LengthRange as LengthRange

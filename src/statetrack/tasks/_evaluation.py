@@ -1,12 +1,10 @@
-"""Seeds that cannot meet, fixed evaluation sets, and accuracies."""
+"""Seeds that cannot meet, and fixed evaluation sets."""
 
 import hashlib
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
-from statetrack._typing import Bool, Float, Int
 from statetrack.tasks._registry import get
 from statetrack.tasks._task import Batch, LengthRange, Task
 
@@ -25,7 +23,7 @@ def seed_of(task: Task | str, split: Split, seed: int) -> int:
     splits = get_args(Split)
     if split not in splits:
         raise ValueError(f"unknown split {split!r}; one of {', '.join(splits)}")
-    name = task if isinstance(task, str) else task.name
+    name = get(task).name if isinstance(task, str) else task.name
     digest = hashlib.sha256(f"{name}\0{split}\0{seed}".encode()).digest()
     return int.from_bytes(digest[:7], "big") * 4 + splits.index(split)
 
@@ -58,31 +56,3 @@ def evaluation_set(
     low, high = lengths or task.eval_lengths
     stream = generator(task, split, seed)
     return task.sample(size, high, min_length=low, generator=stream).to(device)
-
-
-def accuracy(
-    predictions: Int[Tensor, "batch time"],
-    targets: Int[Tensor, "batch time"],
-    mask: Bool[Tensor, "batch time"],
-) -> Float[Tensor, ""]:
-    """The share of supervised positions that are right (NaN if there are none)."""
-    return (mask & (predictions == targets)).sum() / mask.sum()
-
-
-def sequence_accuracy(
-    predictions: Int[Tensor, "batch time"],
-    targets: Int[Tensor, "batch time"],
-    mask: Bool[Tensor, "batch time"],
-) -> Float[Tensor, "time"]:
-    """For every t, the share of sequences that are right at all supervised positions up to t.
-
-    One forward pass at the greatest length so gives the curve for all lengths. A sequence that ends
-    before t counts with all its positions; the curve never rises.
-
-    >>> right = torch.tensor([[1, 1, 1], [1, 1, 1]])
-    >>> said = torch.tensor([[1, 0, 1], [1, 1, 1]])
-    >>> sequence_accuracy(said, right, torch.ones(2, 3, dtype=torch.bool)).tolist()
-    [1.0, 0.5, 0.5]
-    """
-    wrong = mask & (predictions != targets)
-    return (wrong.cumsum(dim=1) == 0).float().mean(dim=0)

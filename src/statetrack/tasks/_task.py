@@ -1,13 +1,14 @@
 """What a task is: a name, an alphabet, a length law, a chance level and a sampler."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from statetrack._typing import Bool, Int
+from statetrack.automata import Machine, table_of
 
 IGNORE = -100
 """The target where nothing is asked; `torch.nn.functional.cross_entropy` skips it by default."""
@@ -63,6 +64,8 @@ Sampler = Callable[[int, LengthRange, Source, torch.device], Batch]
 class Task:
     """Something to learn. Get one with `tasks.get(name)` or `tasks.from_machine(machine)`.
 
+    One with a sampler of your own is known by its name after `tasks.register(task)`.
+
     Attributes:
         name: the name it is found by.
         summary: one line.
@@ -79,6 +82,9 @@ class Task:
         shortest: the smallest length there is.
         fixed_length: True if a batch has one length unless `min_length` says otherwise.
         num_tokens: the number of input tokens of a sequence of a given length.
+        sampler: draws a batch.
+        machine: the machine whose outputs are the answers, where there is one. Its letters are
+            tokens by the same names; the other tokens (padding, `=`, [BOS]) it does not read.
     """
 
     name: str
@@ -95,9 +101,31 @@ class Task:
     fixed_length: bool = False
     num_tokens: Callable[[int], int]
     sampler: Sampler
+    machine: Machine | None = None
+    _origin: str | dict[str, Any] | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {self.vocab_size} tokens, {self.num_classes} classes)"
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is known by registration alone."""
+        return self._origin is None
+
+    @property
+    def spec(self) -> str | dict[str, Any]:
+        """The JSON value by which `tasks.get` finds an equal task in another process.
+
+        A name, or for a machine without one its table and the options of `from_machine`.
+
+        >>> from statetrack import tasks
+        >>> tasks.get("counter_5").spec, tasks.from_regex("(aa)*", "ab").spec
+        ('machine:counter_5', 'regex:(aa)* over ab')
+        """
+        if isinstance(self._origin, dict):
+            assert self.machine is not None
+            return {"machine": table_of(self.machine), **self._origin}
+        return self._origin or self.name
 
     @property
     def vocab_size(self) -> int:
@@ -211,6 +239,15 @@ class Task:
         """
         names = [self.token_names[token] for token in tokens.tolist() if token != self.pad_id]
         return ("" if all(len(name) == 1 for name in names) else " ").join(names)
+
+
+def found_by(task: Task, origin: str | dict[str, Any]) -> Task:
+    """The task, which now knows its spec: a name, or the options given to `from_machine`.
+
+    No argument of `Task`, so that `dataclasses.replace` makes a task that is no longer found so.
+    """
+    object.__setattr__(task, "_origin", origin)
+    return task
 
 
 def _stacked(parts: list[Tensor], width: int, fill: int | bool) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from statetrack._typing import Int
+from statetrack.automata import named
 from statetrack.tasks._sampling import Walker, lengths_of, longest, supervise, uniform
 from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
@@ -53,6 +54,7 @@ def mod_arithmetic(*, dense: bool = False) -> Task:
         shortest=3,
         num_tokens=_flat_tokens,
         sampler=partial(_sample_flat, evaluate=_precedence_machine(), dense=dense),
+        machine=named("mod_arithmetic"),
     )
 
 

@@ -7,23 +7,22 @@ the elements, then the filler if there is one, then seven special tokens of whic
 are used: n + 7 or n + 8 tokens, for input and output alike.
 """
 
-import difflib
 import re
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from statetrack.automata import named
+from statetrack.automata import is_word_problem, named
 from statetrack.tasks._sampling import DeviceTable, Walker, lengths_of, longest, supervise, uniform
 from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
 SPECIAL = ("[PAD]", "[BOS]", "[UNK]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 PAD, BOS = 0, 1  # positions in SPECIAL
 NAME = re.compile(
-    r"(?P<machine>(?P<group>[sazdq]\d+(_x_[sazdq]\d+)*)(_(?P<subset>swaps|3perms))?)"
-    r"(_(?P<tokens>\d+)tokens)?"
+    r"(?P<machine>(?P<group>\w+?)(_(?P<subset>swaps|3perms))?)(_(?P<tokens>\d+)tokens)?"
 )
+"""A word problem of `automata.named`, taken apart, and the suffix that is about the task."""
 TRAIN, TRAIN_WITH_FILLERS, EVALUATE = 32, 64, 500
 
 
@@ -33,7 +32,8 @@ def is_group_task(name: str) -> bool:
     >>> is_group_task("a4_x_z5"), is_group_task("parity")
     (True, False)
     """
-    return NAME.fullmatch(name) is not None
+    parts = NAME.fullmatch(name)
+    return parts is not None and is_word_problem(parts["machine"])
 
 
 def word_problem(name: str) -> Task:
@@ -50,9 +50,8 @@ def word_problem(name: str) -> Task:
     and evaluates at 500.
     """
     parts = NAME.fullmatch(name)
-    if parts is None:
-        near = difflib.get_close_matches(name, ["s5", "a5", "z60", "d10", "a4_x_z5"], n=1, cutoff=0)
-        raise ValueError(f"{name!r} does not name a word problem; try {near[0]!r}")
+    if parts is None or not is_group_task(name):
+        raise ValueError(f"{name!r} does not name a word problem, as s5, z60 and a4_x_z5 do")
     tokens_each = int(parts["tokens"] or 1)
     if parts["tokens"] and not 2 <= tokens_each <= 64:
         raise ValueError(
@@ -90,6 +89,8 @@ def word_problem(name: str) -> Task:
             filler=order,
             pad_id=pad_id,
         ),
+        # A filler holds the answer back, which no machine over the elements alone does.
+        machine=machine if tokens_each == 1 else None,
     )
 
 

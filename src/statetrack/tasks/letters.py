@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from statetrack._typing import Int
+from statetrack.automata import Machine, named
 from statetrack.tasks._sampling import lengths_of, longest, supervise, uniform
 from statetrack.tasks._task import Batch, LengthRange, Source, Task
 
@@ -34,6 +35,7 @@ def parity(*, dense: bool = False) -> Task:
         letters=("0", "1"),
         answers=None,
         values=_parity_values,
+        machine=named("parity"),
     )
 
 
@@ -50,6 +52,10 @@ def even_pairs(*, dense: bool = False) -> Task:
         letters=("0", "1"),
         answers=None,
         values=_even_pairs_values,
+        # States: the start, then first and last letter 00, 11, 01, 10.
+        machine=Machine.from_table(
+            [[1, 2], [1, 3], [4, 2], [1, 3], [4, 2]], outputs=[0, 0, 0, 1, 1], alphabet="01"
+        ),
     )
 
 
@@ -66,6 +72,9 @@ def cycle_navigation(*, dense: bool = False) -> Task:
         letters=("<", ".", ">"),
         answers=("0", "1", "2", "3", "4"),
         values=_cycle_values,
+        machine=Machine.from_table(
+            [[(q - 1) % 5, q, (q + 1) % 5] for q in range(5)], alphabet="<.>"
+        ),
     )
 
 
@@ -89,6 +98,7 @@ def _task(
     letters: tuple[str, ...],
     answers: tuple[str, ...] | None,
     values: Values,
+    machine: Machine,
 ) -> Task:
     """`answers=None`: the letters are the answers as well."""
     names = ("PAD", *letters, *(answers or ()))
@@ -113,6 +123,7 @@ def _task(
             values=values,
             dense=dense,
         ),
+        machine=machine,
     )
 
 

@@ -18,18 +18,22 @@ W_{r-1}[q·a] / W_r[q]. Counts are kept as logarithms, the probabilities as a fl
 """
 
 import hashlib
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from statetrack._suggest import did_you_mean
 from statetrack._typing import Bool, Float, Int
-from statetrack.automata import Machine, letters_of
+from statetrack.automata import Machine, letters_of, machine_of_table
 from statetrack.tasks._sampling import DeviceTable, lengths_of, longest, supervise, unit_uniform
-from statetrack.tasks._task import Batch, LengthRange, Source, Task
+from statetrack.tasks._task import Batch, LengthRange, Source, Task, found_by
 
 TRAIN = LengthRange(3, 40)
 EVALUATE = LengthRange(40, 256)
@@ -49,8 +53,10 @@ def from_regex(regex: str, alphabet: str | None = None) -> Task:
     letters = letters_of(regex) if alphabet is None else alphabet
     machine = Machine.from_regex(regex, letters)
     name = f"regex:{regex}"
-    # Another alphabet is another language of other words: it must not share seeds or names.
-    return from_machine(machine, name=name if alphabet is None else f"{name} over {alphabet}")
+    if alphabet is not None:
+        # Another alphabet is another language of other words: it must not share seeds or names.
+        name = f"{name} over {alphabet}"
+    return found_by(from_machine(machine, name=name), name)
 
 
 def from_machine(
@@ -87,9 +93,17 @@ def from_machine(
     longest_length = max(train_lengths.max, eval_lengths.max)
     law.tables(longest_length)
     sampler = partial(_sample, law=law, dense=dense)
+    options = {
+        "name": name,
+        "dense": dense,
+        "balance": balance,
+        "sink_probability": sink_probability,
+        "train_lengths": train_lengths,
+        "eval_lengths": eval_lengths,
+    }
     if name is None:
         name = f"machine:{hashlib.sha256(bytes(machine)).hexdigest()[:12]}"
-    return Task(
+    task = Task(
         name=name if dense else f"{name}:last",
         summary=f"the output of a machine with {machine.num_states} states",
         token_names=(*(str(letter) for letter in machine.alphabet), "PAD"),
@@ -103,7 +117,61 @@ def from_machine(
         shortest=1,
         num_tokens=_num_tokens,
         sampler=sampler,
+        machine=machine,
     )
+    return found_by(task, _given(options))
+
+
+def from_spec(spec: Mapping[str, Any]) -> Task:
+    """The task of a machine's table and options, as `Task.spec` gives them.
+
+    >>> table = {"delta": [[0, 1], [1, 0]], "outputs": [0, 1]}
+    >>> from_spec({"machine": table, "dense": False}).dense
+    False
+    """
+    options = dict(spec)
+    if "machine" not in options:
+        raise ValueError(f"the task {options!r} has no machine; give its table as 'machine'")
+    machine = machine_of_table(options.pop("machine"), "the machine of a task")
+    for key, value in options.items():
+        if key not in OPTIONS:
+            known = ("machine", *OPTIONS)
+            hint = did_you_mean(str(key), known)
+            raise ValueError(f"a task has no {key!r}; {hint}It has {', '.join(known)}")
+        right, wanted = OPTIONS[key]
+        if not right(value):
+            raise ValueError(f"{key} of a task is {value!r}, but must be {wanted}")
+        if right is _is_range:
+            options[key] = LengthRange(*value)
+        elif key == "sink_probability":
+            options[key] = float(value)
+    return from_machine(machine, **options)
+
+
+def _is_range(value: object) -> bool:
+    pair = list(value) if isinstance(value, list | tuple) else []
+    return [type(item) for item in pair] == [int, int] and 1 <= pair[0] <= pair[1]
+
+
+OPTIONS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "name": (lambda value: isinstance(value, str), "a string"),
+    "dense": (lambda value: isinstance(value, bool), "true or false"),
+    "balance": (lambda value: isinstance(value, bool), "true or false"),
+    "sink_probability": (lambda value: type(value) in (int, float), "a number from 0 to 1"),
+    "train_lengths": (_is_range, "two whole numbers, the least and the greatest"),
+    "eval_lengths": (_is_range, "two whole numbers, the least and the greatest"),
+}
+"""What a spec may give `from_machine` beside the machine."""
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `from_machine` that are not its defaults, as JSON."""
+    parameters = inspect.signature(from_machine).parameters
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if value != parameters[key].default
+    }
 
 
 def _num_tokens(length: int) -> int:

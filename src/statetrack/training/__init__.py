@@ -11,8 +11,8 @@ from statetrack.training.config import EvaluationConfig as EvaluationConfig
 from statetrack.training.config import OptimizerConfig as OptimizerConfig
 from statetrack.training.config import RunConfig as RunConfig
 from statetrack.training.config import ScheduleConfig as ScheduleConfig
-from statetrack.training.loop import NonFiniteLoss as NonFiniteLoss
-from statetrack.training.loop import Session as Session
-from statetrack.training.loop import train as train
+from statetrack.training.engine import Engine as Engine
+from statetrack.training.engine import NonFiniteLoss as NonFiniteLoss
+from statetrack.training.engine import train as train
 from statetrack.training.run import run as run
 from statetrack.training.run import run_together as run_together

@@ -10,15 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from statetrack import tasks
 from statetrack._typing import Float, Int
-from statetrack.models import Tagger
 from statetrack.runs.records import Record
-from statetrack.tasks import IGNORE, Batch, Task
-from statetrack.tasks._evaluation import Split
+from statetrack.tasks import IGNORE, Batch, Split, Task
 from statetrack.training.config import RunConfig
 from statetrack.training.packing import by_length
-from statetrack.training.precision import autocast
 
-__all__ = ["Counts", "Tally", "evaluate", "held_out", "records_of", "score", "tally"]
+__all__ = ["Counts", "Tally", "held_out", "loss_and_accuracy", "records_of", "score", "tally"]
 
 BINS = 8
 """Ranges of lengths reported while a run trains; at its end every length has a row of its own."""
@@ -67,16 +64,14 @@ def held_out(config: RunConfig, split: Split, device: torch.device) -> list[Batc
     return [batch.to(device) for batch in by_length(whole, settings.batch)]
 
 
-@torch.no_grad()
-def evaluate(model: Tagger, batches: list[Batch], precision: str, *, dense: bool) -> Counts:
-    """Runs `model` over `batches` (as `held_out` makes them: widths never shrink)."""
-    device = batches[0].tokens.device
-
-    def predict(tokens: Tensor, read_at: Tensor | None) -> Tensor:
-        with autocast(device, precision):
-            return model(tokens, read_at=read_at)[0][None]
-
-    return tally(predict, batches, runs=1, dense=dense).counts()[0]
+def loss_and_accuracy(
+    scores: Float[Tensor, "*asked classes"], targets: Int[Tensor, "*asked"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Mean cross entropy and share of right answers, where something is asked."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    loss = cross_entropy(wide.flatten(0, -2), targets.flatten(), ignore_index=IGNORE)
+    hits = scores.detach().argmax(dim=-1) == targets
+    return loss, hits.sum() / (targets != IGNORE).sum()
 
 
 @dataclass(frozen=True, eq=False)

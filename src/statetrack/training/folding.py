@@ -6,30 +6,45 @@ the whole batch once more.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from statetrack.models import Tagger
-from statetrack.models.backbone import Block
+from statetrack.models import Block, Tagger
 
 __all__ = ["folded", "norms_before_projections"]
 
 
 def norms_before_projections(model: Tagger) -> dict[str, list[str]]:
     """For the weight of every norm that only projections read, their weights; all by name."""
+    names = {module: name for name, module in model.named_modules()}
     found = {}
-    names = {name for name, _ in model.named_parameters()}
-    for index, block in enumerate(model.backbone.blocks):
+    for block in model.backbone.blocks:
         assert isinstance(block, Block)
-        readers = {"mlp_norm": ["mlp.up_proj"]}
-        for read, maps in block.mixer.projected.items():
-            norm = "mixer_norm" if read == "x" else f"mixer.{read}"
-            readers[norm] = [f"mixer.{name}" for name in maps]
-        for norm, projections in readers.items():
-            prefix = f"backbone.blocks.{index}"
-            weights = [f"{prefix}.{name}.weight" for name in projections]
-            if f"{prefix}.{norm}.weight" in names:
-                found[f"{prefix}.{norm}.weight"] = [name for name in weights if name in names]
+        for norm, readers in block.folds():
+            owner = f"{type(block.mixer).__name__}.folds()"
+            for module in (norm, *readers):
+                if module not in names:
+                    raise ValueError(
+                        f"{owner} names a module that the model does not have: {module}"
+                    )
+            assert norm is not None
+            width = _width(owner, norm)
+            for reader in readers:
+                if type(reader) is not nn.Linear or reader.in_features % width:
+                    raise ValueError(
+                        f"{owner}: {reader} must be an nn.Linear that reads the {width} channels "
+                        f"of {names[norm]}, or that number of them for each head"
+                    )
+            weight = f"{names[norm]}.weight"
+            found[weight] = [f"{names[reader]}.weight" for reader in readers]
     return found
+
+
+def _width(owner: str, norm: nn.Module) -> int:
+    """The channels of a norm that has one weight for each of them and nothing else."""
+    parameters = dict(norm.named_parameters())
+    if list(parameters) != ["weight"] or parameters["weight"].dim() != 1:
+        raise ValueError(f"{owner}: {norm} must have one weight per channel, and no bias")
+    return len(parameters["weight"])
 
 
 def folded(weights: dict[str, Tensor], norms: dict[str, list[str]]) -> dict[str, Tensor]:

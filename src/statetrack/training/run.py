@@ -18,15 +18,13 @@ import torch
 from torch import Tensor
 
 from statetrack import ops
-from statetrack.models import Tagger
 from statetrack.runs import checkpoints
 from statetrack.runs.checkpoints import Checkpoint, save_tensors
 from statetrack.runs.files import exclusive, write_atomically, write_json
 from statetrack.runs.folder import CONFIG, DONE, ERROR, INFO, MODEL, RECORDS, Run
 from statetrack.runs.records import JsonLines, Record, Sink
 from statetrack.training.config import RunConfig
-from statetrack.training.loop import NonFiniteLoss, Session
-from statetrack.training.stack import Stack
+from statetrack.training.engine import Engine, NonFiniteLoss
 
 __all__ = ["run", "run_together"]
 
@@ -47,7 +45,7 @@ def run(
     Killed at any moment and called again, it ends with the same records and weights as if it had
     never been killed (bit for bit on the CPU with the same number of threads). A failure leaves its
     traceback in error.txt and is raised. `mirrors` get every record that this call makes. On a GPU
-    it trains as a `Stack` of one: compiled, a step at a time as one CUDA graph.
+    it trains stacked, if alone: compiled, a step at a time as one CUDA graph.
     """
     folder = Path(root) / config.fingerprint
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,13 +56,10 @@ def run(
         (folder / ERROR).unlink(missing_ok=True)
         try:
             start = _usable_checkpoint(folder)
-            if torch.device(device).type == "cpu":
-                _train(folder, config, start, mirrors, watcher)
-            else:
-                begun = [(folder, config, start)]
-                (error,) = _train_together(begun, torch.device(device), mirrors, watcher)
-                if error is not None:
-                    raise error
+            begun = [(folder, config, start)]
+            (error,) = _train_together(begun, torch.device(device), mirrors, watcher)
+            if error is not None:
+                raise error
         except Exception:
             _keep_traceback(folder)
             raise
@@ -87,7 +82,7 @@ def run_together(
     device: torch.device | str = "cpu",
     watcher: Watcher | None = None,
 ) -> list[Run]:
-    """Trains configs that fit in one `Stack` at once, each in a folder of its own, as `run` would.
+    """Trains configs that can be stacked at once, each in a folder of its own, as `run` would.
 
     Finished ones are skipped; interrupted ones go on together from the newest checkpoint they have
     in common, and end with the same numbers up to the order of additions. A run that diverges keeps
@@ -173,27 +168,6 @@ def _is_due(config: RunConfig, step: int) -> bool:
     return config.checkpoint_every is not None and step % config.checkpoint_every == 0
 
 
-def _train(
-    folder: Path,
-    config: RunConfig,
-    start: Checkpoint | None,
-    mirrors: Sequence[Sink],
-    watcher: Watcher | None,
-) -> None:
-    session = Session(config)
-    if start is not None:
-        session.restore(start.tensors, start.position)
-    environment = _environment(session.model, session.device)
-    output = _Output(folder, config, environment, start, mirrors, watcher)
-    with contextlib.closing(output):
-        for rows in session:
-            output.write(rows)
-            if _is_due(config, session.step) and not session.finished:
-                output.keep(*session.state())
-    weights = session.model.state_dict()
-    output.finish(weights, step=session.step, solved=session.solved)
-
-
 Begun = tuple[Path, RunConfig, Checkpoint | None]
 """A run's folder, its config, and where it goes on from."""
 
@@ -231,11 +205,11 @@ def _train_together(
     if watcher is not None:  # on a GPU the first report comes only after half a minute of compiling
         for config in configs:
             watcher(config, [])
-    stack = Stack(configs, device=device)
+    engine = Engine(configs, device=device)
     for index, (_, _, start) in enumerate(begun):
         if start is not None:
-            stack.restore(index, start.tensors, start.position)
-    environment = _environment(stack.model, device) | {"runs_together": len(begun)}
+            engine.restore(index, start.tensors, start.position)
+    environment = _environment(engine.executor.model, device) | {"runs_together": len(begun)}
     with contextlib.ExitStack() as files:
         outputs = [
             files.enter_context(
@@ -243,15 +217,15 @@ def _train_together(
             )
             for folder, config, start in begun
         ]
-        for new in stack:
+        for new in engine:
             for index, rows in new.items():
                 outputs[index].write(rows)
-                if index not in stack.active:
-                    weights = stack.weights_of(index)
-                    outputs[index].finish(weights, step=stack.step, solved=stack.solved[index])
-                elif _is_due(configs[index], stack.step):
-                    outputs[index].keep(*stack.state(index))
-    return stack.failed
+                if index not in engine.active:
+                    weights = engine.executor.weights_of(index)
+                    outputs[index].finish(weights, step=engine.step, solved=engine.solved[index])
+                elif _is_due(configs[index], engine.step):
+                    outputs[index].keep(*engine.state(index))
+    return engine.failed
 
 
 def _keep_traceback(folder: Path) -> None:
@@ -272,7 +246,7 @@ def _usable_checkpoint(folder: Path) -> Checkpoint | None:
     return checkpoint
 
 
-def _environment(model: Tagger, device: torch.device) -> dict[str, Any]:
+def _environment(model: torch.nn.Module, device: torch.device) -> dict[str, Any]:
     """What the numbers may depend on besides the config."""
     versions = {"python": platform.python_version()}
     for name in ("statetrack", "torch", "numpy", "numba", "triton", "safetensors"):
@@ -293,7 +267,7 @@ def _environment(model: Tagger, device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "platform": sys.platform,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "state_size": sum(block.mixer.state_size for block in model.backbone.blocks),  # type: ignore[union-attr, misc]
+        "state_size": sum(block.mixer.state_size for block in model.backbone.blocks),  # type: ignore[union-attr]
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "backends": {
             op: ops.explain_backend(op, device=device).backend

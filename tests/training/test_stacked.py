@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from statetrack import tasks
 from statetrack.models import paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session
-from statetrack.training.stack import Stack, stacks
+from statetrack.training import Engine, EvaluationConfig, OptimizerConfig, RunConfig
+from statetrack.training.stacked import Stacked, stacks
 from tests.training import tiny
 
 
@@ -42,9 +41,13 @@ def different(config: RunConfig) -> list[RunConfig]:
 
 
 def alone(config: RunConfig) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    session = Session(config)
-    rows = [row for rows in session for row in rows]
-    return rows, {name: p.detach() for name, p in session.model.named_parameters()}
+    engine = Engine([config])
+    rows = [row for rows in engine for row in rows[0]]
+    return rows, engine.executor.weights_of(0)
+
+
+def stacked(configs: list[RunConfig]) -> Engine:
+    return Engine(configs, executor=Stacked)
 
 
 CASES = [
@@ -62,11 +65,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("config", CASES, ids=lambda c: f"{c.task}-{c.model.mixer}")
+@pytest.mark.parametrize(
+    "config", CASES, ids=lambda c: f"{c.task}-{c.model.backbone.mixers[0].layer}"
+)
 def test_together_is_alone_in_float64(config: RunConfig, float64: None) -> None:
     """Losses, all other rows and the final weights, to the last few bits."""
     configs = different(config)
-    stack = Stack(configs)
+    stack = stacked(configs)
     together: list[list[Any]] = [[], [], []]
     for rows in stack:
         for run, new in rows.items():
@@ -77,7 +82,7 @@ def test_together_is_alone_in_float64(config: RunConfig, float64: None) -> None:
         for got, wanted in zip(together[run], expected, strict=True):
             assert dataclasses.replace(got, value=0.0) == dataclasses.replace(wanted, value=0.0)
             assert got.value == pytest.approx(wanted.value, rel=1e-9, abs=1e-12)
-        for name, value in stack.weights_of(run).items():
+        for name, value in stack.executor.weights_of(run).items():
             torch.testing.assert_close(value, weights[name], rtol=1e-9, atol=1e-12)
 
 
@@ -92,7 +97,7 @@ def test_the_runs_differ(float64: None) -> None:
 def test_a_run_that_diverges_is_marked_and_disturbs_no_other(float64: None) -> None:
     good = tiny.config(seed=3)
     bad = dataclasses.replace(good, seed=4, optimizer=OptimizerConfig(lr=1e300))
-    stack = Stack([bad, good])
+    stack = stacked([bad, good])
     rows = [row for rows in stack for row in rows.get(1, [])]
     assert stack.failed[1] is None and stack.step == good.steps
     assert "learning rate" in str(stack.failed[0])
@@ -104,45 +109,45 @@ def test_each_run_stops_when_it_is_solved() -> None:
     """A run that reaches its goal ends; its weights stay those of that moment."""
     for seed in range(20):  # until one is better than a guess, by luck, before its last step
         easy = tiny.config(stop_at=0.1, seed=seed)
-        session = Session(easy)
-        list(session)
-        if session.step < easy.steps:
+        alone = Engine([easy])
+        list(alone)
+        if alone.step < easy.steps:
             break
     else:
         pytest.fail("no run was solved by luck")
     hard = dataclasses.replace(easy, stop_at=None, seed=1)
-    stack = Stack([easy, hard])
+    stack = stacked([easy, hard])
     rows = list(stack)
     assert stack.solved == [True, False] and stack.step == hard.steps
-    assert max(new[0][-1].step for new in rows if 0 in new) == session.step
-    for name, value in stack.weights_of(0).items():
-        torch.testing.assert_close(value, dict(session.model.named_parameters())[name].detach())
+    assert max(new[0][-1].step for new in rows if 0 in new) == alone.step
+    for name, value in stack.executor.weights_of(0).items():
+        torch.testing.assert_close(value, alone.executor.weights_of(0)[name])
 
 
-def test_a_run_moves_between_a_stack_and_a_session() -> None:
-    """The state of one run of a stack is a session's state, both ways, and goes on the same."""
+def test_a_run_moves_between_executors() -> None:
+    """The state of one run of a stack is that of a run alone, both ways, and goes on the same."""
     configs = different(tiny.config())
-    whole = Stack(configs)
+    whole = stacked(configs)
     list(whole)
-    cut = Stack(configs)
+    cut = stacked(configs)
     steps = iter(cut)
     next(steps)
     next(steps)
-    session = Session(configs[1])
-    session.restore(*cut.state(1))
-    list(session)
-    for name, parameter in session.model.named_parameters():
-        torch.testing.assert_close(parameter.detach(), whole.weights_of(1)[name])
-    begun = [Session(config) for config in configs]
+    one = Engine([configs[1]])
+    one.restore(0, *cut.state(1))
+    list(one)
+    for name, value in one.executor.weights_of(0).items():
+        torch.testing.assert_close(value, whole.executor.weights_of(1)[name])
+    begun = [Engine([config]) for config in configs]
     for one in begun:
         next(iter(one))
-    resumed = Stack(configs)
+    resumed = stacked(configs)
     for run, one in enumerate(begun):
-        resumed.restore(run, *one.state())
+        resumed.restore(run, *one.state(0))
     list(resumed)
     for run in range(3):
-        for name, value in resumed.weights_of(run).items():
-            torch.testing.assert_close(value, whole.weights_of(run)[name])
+        for name, value in resumed.executor.weights_of(run).items():
+            torch.testing.assert_close(value, whole.executor.weights_of(run)[name])
 
 
 def test_what_can_train_together() -> None:
@@ -152,55 +157,12 @@ def test_what_can_train_together() -> None:
     assert [len(group) for group in stacks(configs)] == [4, 1]
     assert [len(group) for group in stacks(configs, most=3)] == [3, 1, 1]
     with pytest.raises(ValueError, match="must agree in everything but seed"):
-        Stack([config, other])
-
-
-def test_streams_draw_what_each_would_draw_alone() -> None:
-    for name in (
-        "parity",
-        "mod_arithmetic",
-        "mod_arithmetic_brackets",
-        "s5_swaps",
-        "regex:(a|b)*ab",
-    ):
-        task = tasks.get(name)
-        high = 12 if not task.fixed_length else 7
-
-        def streams(task: tasks.Task = task) -> list[torch.Generator]:
-            return [tasks.generator(task, "train", seed) for seed in (1, 2, 3)]
-
-        together = task.sample_streams(5, high, generators=streams())
-        assert together.tokens.shape[0] == 15
-        for run, generator in enumerate(streams()):
-            own = task.sample(5, high, generator=generator)
-            rows = slice(5 * run, 5 * run + 5)
-            width = own.tokens.shape[1]
-            assert torch.equal(together.tokens[rows, :width], own.tokens)
-            assert torch.equal(together.targets[rows, :width], own.targets)
-            assert torch.equal(together.mask[rows, :width], own.mask)
-            assert not together.mask[rows, width:].any()
-
-
-@pytest.mark.parametrize(
-    "name", ["parity", "mod_arithmetic", "mod_arithmetic_brackets", "s5_4tokens"]
-)
-def test_labelling_streams_together_changes_nothing(name: str) -> None:
-    """What a GPU does in one go, at a width that all streams share."""
-    task = tasks.get(name)
-    lengths = tasks.LengthRange(16, 16)
-    seeds = (1, 2, 3)
-    source = tuple(tasks.generator(task, "train", seed) for seed in seeds)
-    together = task.sampler(12, lengths, source, torch.device("cpu"))
-    for run, seed in enumerate(seeds):
-        own = task.sample(4, 16, min_length=16, generator=tasks.generator(task, "train", seed))
-        rows = slice(4 * run, 4 * run + 4)
-        assert torch.equal(together.tokens[rows], own.tokens)
-        assert torch.equal(together.targets[rows], own.targets)
+        stacked([config, other])
 
 
 def test_reading_at_few_times_is_reading_at_all_of_them() -> None:
     config = tiny.config()
-    model = Session(config).model
+    model = config.build()
     tokens = torch.randint(0, 3, (4, 9), generator=torch.Generator().manual_seed(0))
     at = torch.tensor([[0, 8], [3, 4], [8, 1], [2, 2]])
     some, _ = model(tokens, read_at=at)

@@ -11,9 +11,8 @@ the data to the new weights, is one CUDA graph, in which the data of the next st
 the work on this one. Losses leave the device when they are reported.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,26 +22,19 @@ from torch.func import functional_call, vmap
 
 from statetrack import ops, tasks
 from statetrack._typing import Bool, Float, Int
-from statetrack.layers import registry
-from statetrack.layers._base import LayerInPieces
 from statetrack.models import Tagger
-from statetrack.models.embedding import look_up
-from statetrack.runs.records import Record
+from statetrack.models.parts import look_up
+from statetrack.runs.identity import same_but_for
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
-from statetrack.training.config import OptimizerConfig, RunConfig
+from statetrack.training.config import RunConfig
+from statetrack.training.executor import Executor, Stretch
 from statetrack.training.folding import folded, norms_before_projections
-from statetrack.training.loop import (
-    NonFiniteLoss,
-    check_device,
-    loss_and_accuracy,
-    non_finite,
-)
 from statetrack.training.optimizer import decays
 from statetrack.training.packing import Layout, in_rows, packed, room_for
-from statetrack.training.precision import autocast, avoid_amx_trap
+from statetrack.training.precision import autocast
 
-__all__ = ["Stack", "stacks"]
+__all__ = ["Stacked", "stacks"]
 
 MOST_RUNS = 16
 """Runs in one stack: beyond it a GPU is full at the paper's sizes, and memory is what grows."""
@@ -51,11 +43,23 @@ WARM_UP = 2
 """Steps before a graph is captured: kernels are compiled and memory is set aside by then."""
 
 
+OWN = (
+    "seed",
+    "data_seed",
+    "stop_at",
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+)
+"""What the runs of a stack may differ in."""
+
+
 def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[RunConfig]]:
     """Groups of at most `most` configs that can train together, in the order they come."""
-    groups: dict[str, list[RunConfig]] = {}
+    groups: dict[object, list[RunConfig]] = {}
     for config in configs:
-        groups.setdefault(_shared(config).fingerprint, []).append(config)
+        in_step = (config.log_every, config.checkpoint_every, config.evaluation.every)
+        groups.setdefault((same_but_for(config, OWN), *in_step), []).append(config)
     return [
         group[first : first + most]
         for group in groups.values()
@@ -63,47 +67,22 @@ def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[Run
     ]
 
 
-def _shared(config: RunConfig) -> RunConfig:
-    """What the runs of a stack must agree on: all but seeds, rates, clipping and early stop."""
-    own = OptimizerConfig()
-    optimizer = dataclasses.replace(
-        config.optimizer, lr=own.lr, weight_decay=own.weight_decay, clip_norm=None
-    )
-    return dataclasses.replace(config, optimizer=optimizer, seed=0, data_seed=0, stop_at=None)
+class Stacked(Executor):
+    """An `Executor` for many runs of one architecture, or for one on a GPU."""
 
-
-class Stack:
-    """Several runs in memory. Iterating trains, and yields the new rows of every run by its index.
-
-    Between two yields all runs that still train rest at step `step`. A run ends at the last step,
-    when it is solved (`solved[r]`), or when its loss or gradient is not finite (`failed[r]`); the
-    others go on. `state` and `restore` speak of one run, in the format of `loop.Session`, so that a
-    run may be begun alone and continued in a stack, or the other way round.
-    """
-
-    def __init__(self, configs: Sequence[RunConfig], *, device: torch.device | str = "cpu") -> None:
-        avoid_amx_trap()
-        if len(stacks(configs, most=len(configs))) != 1:
-            raise ValueError(
-                "runs trained together must agree in everything but seed, data_seed, stop_at and "
-                "optimizer.lr, weight_decay and clip_norm"
-            )
+    def __init__(
+        self, configs: Sequence[RunConfig], device: torch.device, validation: list[Batch]
+    ) -> None:
         self.configs = tuple(configs)
-        self.device = torch.device(device)
+        self.device = device
+        self.validation = validation
         self.runs = len(self.configs)
         self.config = self.configs[0]
-        self.task = tasks.get(self.config.task)
-        assert self.config.evaluation.task is not None
-        self.judge = tasks.get(self.config.evaluation.task)
-        self.step = 0
-        self.solved = [False] * self.runs
-        self.failed: list[NonFiniteLoss | None] = [None] * self.runs
+        self.task = self.config.learns
+        self.judge = self.config.judge
 
         # The weights are drawn on the CPU: the same ones on every device.
-        models = [
-            Tagger(c.model, generator=torch.Generator("cpu").manual_seed(c.seed))
-            for c in self.configs
-        ]
+        models = [c.build(torch.Generator("cpu").manual_seed(c.seed)) for c in self.configs]
         self.layout = _Layout(models[0])
         weights = torch.stack([self.layout.flat(dict(m.named_parameters())) for m in models])
         self.model = models[0].to(self.device)  # its structure is used, its weights are not
@@ -113,7 +92,6 @@ class Stack:
         self.streams = [
             tasks.generator(self.task, "train", c.data_seed, self.device) for c in self.configs
         ]
-        self.validation = evaluation.held_out(self.config, "validation", self.device)
 
         on_gpu = self.device.type == "cuda"
         self.room = self._room() if on_gpu else None
@@ -121,51 +99,21 @@ class Stack:
         compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._train: Callable[[int], None] = self._train_steps
-        self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(self.validation)
+        self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(validation)
         self._captured = not on_gpu
 
     # ------------------------------------------------------------------------------- training
 
-    @property
-    def active(self) -> list[int]:
-        """The runs that still train."""
-        if self.step == self.config.steps:
-            return []
-        return [r for r in range(self.runs) if not self.solved[r] and self.failed[r] is None]
-
-    def __iter__(self) -> Iterator[dict[int, list[Record]]]:
-        while self.active:
-            yield self._advance()
-
-    def _advance(self) -> dict[int, list[Record]]:
-        """Trains up to the next step that reports, evaluates if that is due, returns the rows."""
-        config, active = self.config, self.active
+    def step(self, first: int, count: int) -> Stretch:
         if not self._captured:
             self._capture()
-        until = min(config.steps, (self.step // config.log_every + 1) * config.log_every)
-        first = self.step % config.log_every
-        count = until - self.step
         self._train(count)
-        self.step = until
         # The host waits for the device here, and nowhere else.
-        losses = self.buffers.losses[first : first + count].T.tolist()
-        accuracies, norms = self.buffers.accuracy.tolist(), self.buffers.norm.tolist()
-        rows: dict[int, list[Record]] = {}
-        for r in active:
-            own = self.configs[r]
-            self.failed[r] = non_finite(own, self.step, losses[r], norms[r])
-            if self.failed[r] is None:
-                rate = own.optimizer.lr * own.schedule.factor(self.step - 1, own.steps)
-                rows[r] = [
-                    Record(self.step, "train", "loss", math.fsum(losses[r]) / count),
-                    Record(self.step, "train", "accuracy", accuracies[r]),
-                    Record(self.step, "train", "lr", rate),
-                    Record(self.step, "train", "grad_norm", norms[r]),
-                ]
-        if self.step % config.evaluation.every == 0 or self.step == config.steps:
-            self._evaluate(rows)
-        self.buffers.keep_only(self.active)
-        return rows
+        places = torch.arange(first, first + count) % len(self.buffers.losses)
+        losses = self.buffers.losses[places.to(self.device)]
+        return Stretch(
+            losses.T.tolist(), self.buffers.accuracy.tolist(), self.buffers.norm.tolist()
+        )
 
     def _train_steps(self, count: int) -> None:
         """`count` steps of every run, without a word to the host."""
@@ -193,8 +141,7 @@ class Stack:
 
     def _room(self) -> int | None:
         """Tokens of a row with all sequences of a batch; None where each has a row of its own."""
-        mixer = registry.get(self.config.model.mixer)
-        if self.task.dense or not issubclass(mixer, LayerInPieces):
+        if self.task.dense or not self.model.backbone.packs:
             return None
         return room_for(self.task, self.config.batch, self.config.train_lengths)
 
@@ -212,7 +159,8 @@ class Stack:
             offsets: Tensor | None,
         ) -> tuple[Tensor, Tensor]:
             pieces = None if offsets is None else ops.Pieces(offsets, longest)
-            return loss_and_accuracy(self._scores(weights, vectors, read_at, pieces), targets)
+            scores = self._scores(weights, vectors, read_at, pieces)
+            return evaluation.loss_and_accuracy(scores, targets)
 
         places = (0, 0, 0, None if read_at is None else 0, None if offsets is None else 0)
         table, others = self._apart(weights)
@@ -238,25 +186,8 @@ class Stack:
 
     # ----------------------------------------------------------------------------- evaluation
 
-    def _evaluate(self, rows: dict[int, list[Record]]) -> None:
-        """Adds validation rows; for a run that ends here also the test set, by every length."""
-        counts = self._validate().counts()
-        for r in rows:
-            goal = self.configs[r].stop_at
-            self.solved[r] = goal is not None and evaluation.score(self.judge, counts[r]) >= goal
-        ended = [r for r in rows if r not in self.active]
-        for r in rows:
-            rows[r] += self._rows("validation", counts[r], every_length=r in ended)
-        if ended:
-            test = evaluation.held_out(self.config, "test", self.device)
-            tested = self._tally(test).counts()
-            for r in ended:
-                rows[r] += self._rows("test", tested[r], every_length=True)
-
-    def _rows(self, split: str, counts: evaluation.Counts, *, every_length: bool) -> list[Record]:
-        return evaluation.records_of(
-            self.judge, counts, step=self.step, split=split, every_length=every_length
-        )
+    def tally(self, batches: list[Batch]) -> evaluation.Tally:
+        return self._validate() if batches is self.validation else self._tally(batches)
 
     @torch.no_grad()
     def _tally(self, batches: list[Batch]) -> evaluation.Tally:
@@ -323,28 +254,26 @@ class Stack:
             stream.set_state(state)
         self._captured = True
 
-    # --------------------------------------------------------------------------------- checkpoints
+    # -------------------------------------------------------------------------------- state
+
+    def keep_only(self, runs: Sequence[int]) -> None:
+        self.buffers.keep_only(runs)
 
     def weights_of(self, run: int) -> dict[str, Tensor]:
-        """One run's weights, by name."""
         return {name: value[run].detach().clone() for name, value in self.weights.items()}
 
-    def state(self, run: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything the next step of one run depends on: tensors by name, and the position."""
+    def state(self, run: int) -> dict[str, Tensor]:
         tensors = {f"model.{name}": value for name, value in self.weights_of(run).items()}
         moments = {"exp_avg": self.buffers.mean, "exp_avg_sq": self.buffers.square}
         for key, values in moments.items():
             for name, value in self.layout.views(values[run : run + 1]).items():
                 tensors[f"optimizer.{key}.{name}"] = value[0].detach().clone()
         for name in self.weights:
-            tensors[f"optimizer.step.{name}"] = torch.tensor(float(self.step))
+            tensors[f"optimizer.step.{name}"] = self.buffers.step.float().cpu()
         tensors["stream"] = self.streams[run].get_state()
-        position = {"step": self.step, "solved": self.solved[run], "device": self.device.type}
-        return tensors, position
+        return tensors
 
-    def restore(self, run: int, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
-        """The inverse of `state`. All runs must be brought to the same step."""
-        check_device(position, self.device)
+    def restore(self, run: int, tensors: dict[str, Tensor], step: int) -> None:
         sources = {
             "model": self.buffers.weights,
             "optimizer.exp_avg": self.buffers.mean,
@@ -355,8 +284,7 @@ class Stack:
             with torch.no_grad():
                 target[run].copy_(self.layout.flat(named))
         self.streams[run].set_state(tensors["stream"])
-        self.step, self.solved[run] = position["step"], position["solved"]
-        self.buffers.step.fill_(self.step)
+        self.buffers.step.fill_(step)
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -437,10 +365,10 @@ class _Buffers:
         ):
             target.copy_(value)
 
-    def keep_only(self, runs: list[int]) -> None:
+    def keep_only(self, runs: Sequence[int]) -> None:
         """The other runs keep the weights they have."""
         kept = torch.zeros_like(self.active)
-        kept[runs] = True
+        kept[list(runs)] = True
         self.active.copy_(kept)
 
 
@@ -452,7 +380,7 @@ class _Body(nn.Module):
         self.backbone, self.head = model.backbone, model.head
 
     def forward(self, vectors: Tensor, read_at: Tensor | None, pieces: ops.Pieces | None) -> Tensor:
-        x, _ = self.backbone(vectors, None, read_at, pieces)
+        x, _ = self.backbone(vectors, read_at=read_at, pieces=pieces)
         scores: Tensor = self.head(x)
         return scores
 

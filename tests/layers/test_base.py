@@ -1,18 +1,19 @@
-"""What holds for every layer: state, causality, transitions, ranges, purity."""
+"""What holds for every layer: state, causality, padding, transitions, ranges, purity."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from statetrack.layers import FullMatrix, registry
-from statetrack.layers._base import in_halves, linear
-from statetrack.layers.mlstm import with_zeros
+from statetrack import ops
+from statetrack.layers import registry
 from statetrack.ops import _reference as reference
 from tests.helpers import relative_error, unhooked
 from tests.layers.cases import (
@@ -24,10 +25,7 @@ from tests.layers.cases import (
     linear_layer,
     sequence,
 )
-
-
-def test_the_table_has_every_layer() -> None:
-    assert set(SIZES) == set(registry.LAYERS)
+from tests.layers.foreign import Leaky
 
 
 @every_layer
@@ -86,7 +84,7 @@ def test_causal(name: str) -> None:
 def test_state_size_counts_the_state(name: str) -> None:
     layer = build(name)
     _, state = layer(sequence(7, batch=1))
-    kept = sum(part.numel() for part in state.values())
+    kept = sum(part.numel() for part in state.values() if part.is_floating_point())
     assert kept == layer.state_size * (7 if name == "Attention" else 1)
 
 
@@ -286,43 +284,6 @@ def test_heads_must_divide_the_width(name: str) -> None:
         unhooked_build(name, num_heads=3)
 
 
-@pytest.mark.parametrize("factor", [50.0, 0.05])
-def test_a_full_matrix_state_beyond_floats_keeps_its_meaning(factor: float) -> None:
-    g = torch.Generator().manual_seed(0)
-    layer = FullMatrix(4, eigen_range=None, state_dim=3)
-    x = torch.eye(4)[torch.randint(4, (2, 150), generator=g)]  # A(x) is one of four matrices
-    turns = torch.linalg.qr(torch.randn(4, 3, 3, generator=g))[0]
-    with torch.no_grad():
-        layer.matrix_proj.weight.copy_((factor * turns - torch.eye(3)).flatten(1).T)
-    y, _ = layer(x)
-
-    weight = layer.matrix_proj.weight.detach().double().requires_grad_()
-    h = torch.eye(3, dtype=torch.float64).expand(2, -1, -1)
-    rows = []
-    for A in (torch.eye(3) + (x.double() @ weight.T).unflatten(-1, (3, 3))).unbind(1):
-        h = A @ h
-        h = h / h.flatten(1).norm(dim=-1)[:, None, None]
-        rows.append(h.flatten(1))
-    want = torch.stack(rows, dim=1) @ layer.out_proj.weight.double().T
-    assert relative_error(y, want) < 1e-4
-
-    head, state = layer(x[:, :70])
-    tail, _ = layer(x[:, 70:], state)
-    assert relative_error(torch.cat([head, tail], dim=1), want) < 1e-4
-    dy = torch.randn(y.shape, generator=g)
-    (got,) = torch.autograd.grad(y, layer.matrix_proj.weight, dy)
-    assert relative_error(got, torch.autograd.grad(want, weight, dy.double())[0]) < 1e-4
-
-
-def test_one_product_with_all_the_zeros() -> None:
-    """What a GPU takes for mLSTM's block-diagonal projections."""
-    weight = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    dense = with_zeros(weight)
-    assert torch.equal(dense, torch.block_diag(*weight))
-    (grad,) = torch.autograd.grad((dense * torch.arange(36.0).view(6, 6)).sum(), weight)
-    assert torch.equal(grad[1], torch.tensor([[14.0, 15.0], [20.0, 21.0]]))
-
-
 def test_every_layer_compiles_into_one_graph() -> None:
     """Outside the test run's shape hook, as users run it."""
     script = Path(__file__).with_name("compile_all.py")
@@ -334,35 +295,167 @@ def test_every_layer_compiles_into_one_graph() -> None:
     assert done.stdout.count("one graph") == len(SIZES)
 
 
-class Doubled(nn.Module):
-    """As adapters wrap a projection."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * self.inner(x)
+# ------------------------------------------------------------------------------------ the state
 
 
-@pytest.mark.parametrize("how", ["plain", "wrapped", "hook", "pre-hook", "bias"])
-def test_halves_are_those_of_the_module_whatever_was_done_to_it(how: str) -> None:
-    module: nn.Module = linear(6, 10, bias=how == "bias").double()
-    g = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, generator=g)
-    if how == "wrapped":
-        module = Doubled(module)
-    elif how == "hook":
-        module.register_forward_hook(lambda _, args, y: 3 * y)
-    elif how == "pre-hook":
-        module.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
-    x = torch.randn(2, 4, 6, generator=g, dtype=torch.float64)
-    first, second = module(x).chunk(2, dim=-1)
-    for half, want in zip(in_halves(module, x), (first, second), strict=True):
-        assert half.is_contiguous() or how != "plain"
-        torch.testing.assert_close(half, want, rtol=1e-12, atol=1e-12)
-    whole, some = in_halves(module, x, torch.tensor([[3], [1]]))
-    torch.testing.assert_close(whole, first, rtol=1e-12, atol=1e-12)
-    wanted = torch.stack([second[0, 3:], second[1, 1:2]])
-    torch.testing.assert_close(some, wanted, rtol=1e-12, atol=1e-12)
+@every_layer
+def test_a_misspelt_state_is_refused(name: str) -> None:
+    layer, x = build(name), sequence(3)
+    _, state = layer(x)
+    assert set(state) == set(layer.state_keys)
+    first = layer.state_keys[0]
+    wrong = {("x" + key if key == first else key): part for key, part in state.items()}
+    for bad in (wrong, {}, state | {"more": x}):
+        with pytest.raises(ValueError, match=f"the state of {name} holds '{first}'"):
+            layer(x, bad)
+        with pytest.raises(ValueError, match=f"the state of {name} holds"):
+            layer.step(x[:, 0], bad)
+
+
+def test_a_layer_that_returns_another_state_than_it_declares_is_told() -> None:
+    class Odd(Leaky):
+        @property
+        def state_keys(self) -> tuple[str, ...]:
+            return ("h",)
+
+    with pytest.raises(ValueError, match="the state of Odd holds 'h', but this one holds 'recurr"):
+        Odd(4)(torch.zeros(1, 2, 4))
+
+
+# -------------------------------------------------------------------------------------- padding
+
+LEFT = [0, 3, 0, 5, 2, 3]
+SIZE = [7, 4, 1, 2, 3, 4]  # two of a length; the others on the left, on the right and between
+MASK = torch.tensor([[a <= t < a + n for t in range(7)] for a, n in zip(LEFT, SIZE, strict=True)])
+
+
+def padded(name: str, dtype: torch.dtype = torch.float64) -> tuple[Any, Tensor]:
+    """A layer, with all it may have, and rows whose padding is not a number."""
+    layer = build(name).to(dtype)
+    x = sequence(7, batch=len(MASK)).to(dtype)
+    return layer, x.masked_fill(~MASK[..., None], torch.nan)
+
+
+def alone(name: str, state: dict[str, Tensor], row: int) -> dict[str, Tensor]:
+    """The state of one row of a batch, of Attention without what other rows have more of."""
+    own = {key: part[row : row + 1] for key, part in state.items()}
+    return {key: part[:, own["real"][0]] for key, part in own.items()} if "real" in own else own
+
+
+@every_layer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("with_state", [False, True], ids=["empty", "state"])
+def test_padding_changes_nothing(name: str, with_state: bool, dtype: torch.dtype) -> None:
+    layer, x = padded(name, dtype)
+    before = layer(sequence(3, batch=len(MASK), seed=4).to(dtype))[1] if with_state else None
+    y, after = layer(x, before, mask=MASK)
+    error = 1e-6 if dtype == torch.float32 else 1e-12
+    assert torch.equal(y[~MASK], torch.zeros_like(y[~MASK]))
+    for row, real in enumerate(MASK):
+        start = None if before is None else {k: part[row : row + 1] for k, part in before.items()}
+        want, end = layer(x[row : row + 1, real], start)
+        torch.testing.assert_close(y[row : row + 1, real], want, rtol=error, atol=error)
+        for key, part in alone(name, after, row).items():
+            torch.testing.assert_close(part, end[key], rtol=error, atol=error)
+
+
+@every_layer
+def test_the_state_after_padding_goes_on(name: str) -> None:
+    """Also where rows have read different numbers of tokens, and are padded again."""
+    layer, x = padded(name)
+    more = sequence(7, batch=len(MASK), seed=6)
+    again = MASK.flip(0)
+    _, state = layer(x, mask=MASK)
+    y, _ = layer(more, state, mask=again)
+    next_y, _ = layer.step(more[:, 0], state)
+    for row, (real, then) in enumerate(zip(MASK, again, strict=True)):
+        whole = torch.cat([x[row, real], more[row, then]])[None]
+        want = layer(whole)[0][0, real.sum() :]
+        assert relative_error(y[row, then], want) < 1e-9
+        one = torch.cat([x[row, real], more[row, :1]])[None]
+        assert relative_error(next_y[row], layer(one)[0][0, -1]) < 1e-9
+
+
+@every_layer
+def test_padding_takes_and_gives_no_gradient(name: str) -> None:
+    layer, x = padded(name)
+    x = x.nan_to_num().requires_grad_()
+    y, _ = layer(x, mask=MASK)
+    leaves = [x, *layer.parameters()]
+    got = torch.autograd.grad(y.cos().sum(), leaves)
+    assert torch.equal(got[0][~MASK], torch.zeros_like(got[0][~MASK]))
+    wanted = sum(layer(x[row : row + 1, real])[0].cos().sum() for row, real in enumerate(MASK))
+    assert isinstance(wanted, Tensor)
+    for have, want in zip(got, torch.autograd.grad(wanted, leaves), strict=True):
+        assert relative_error(have, want) < 1e-9
+
+
+@every_layer
+def test_some_times_of_padded_rows(name: str) -> None:
+    layer, x = padded(name)
+    times = torch.tensor([[0, 6]] * len(MASK))
+    whole, state = layer(x, mask=MASK)
+    some, same = layer(x, mask=MASK, read_at=times)
+    assert torch.equal(some, whole[:, [0, 6]])
+    assert all(torch.equal(same[key], state[key]) for key in state)
+
+
+def test_masks_that_make_no_sense_are_refused() -> None:
+    layer, x = build("DeltaNet"), sequence(4)
+    forward = unhooked(type(layer).forward)
+    for wrong in (torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 4)):
+        with pytest.raises(ValueError, match=r"mask has shape .* must be bool \[2, 4\]"):
+            forward(layer, x, mask=wrong)
+    empty = torch.tensor([[True] * 4, [False] * 4])
+    with pytest.raises(ValueError, match="row 1 of the mask has no token"):
+        layer(x, mask=empty)
+    with pytest.raises(ValueError, match="leave out mask, or pieces"):
+        pieces = ops.Pieces(torch.tensor([[0, 4], [0, 4]]), 4)
+        layer(x, mask=torch.ones(2, 4, dtype=torch.bool), pieces=pieces)
+
+
+# ------------------------------------------------------------------------------ packed sequences
+
+
+@every_layer
+def test_packed_sequences_are_those_alone_or_refused(name: str) -> None:
+    layer, x = build(name), sequence(9)
+    pieces = ops.Pieces(torch.tensor([[0, 4, 9], [0, 7, 9]]), 7)
+    if not layer.packs:
+        with pytest.raises(ValueError, match=f"{name} has no kernel for pieces"):
+            layer(x, pieces=pieces)
+        return
+    y, state = layer(x, pieces=pieces)
+    cuts = [x[:1, :4], x[:1, 4:], x[1:, :7], x[1:, 7:]]
+    want = [layer(cut) for cut in cuts]
+    assert relative_error(y.flatten(0, 1), torch.cat([out[0] for out, _ in want])) < 1e-12
+    for key, part in state.items():
+        assert relative_error(part, torch.cat([end[key] for _, end in want])) < 1e-12
+
+
+# ---------------------------------------------------------------------------- copies and printing
+
+
+@every_layer
+def test_a_layer_can_be_copied_and_printed(name: str) -> None:
+    layer, x = build(name), sequence(5)
+    assert torch.equal(copy.deepcopy(layer)(x)[0], layer(x)[0])
+    text = repr(layer)
+    assert text.startswith(f"{name}(") and "d_model=16" in text
+    for option, value in SIZES[name].items():
+        assert f"{option}={value}" in text or option == "forget_gate"
+    assert ("eigen_range=(-1.0, 1.0)" in text) == (name not in NOT_LINEAR)
+
+
+# -------------------------------------------------------------------------- other people's layers
+
+
+def test_a_layer_needs_no_more_than_three_methods() -> None:
+    layer, x = Leaky(4), torch.randn(2, 5, 4)
+    y, state = layer(x)
+    assert torch.allclose(layer(x[:, 2:], layer(x[:, :2])[1])[0], y[:, 2:])
+    assert torch.equal(layer(x, read_at=torch.tensor([[4], [0]]))[0][:, 0], y[[0, 1], [4, 0]])
+    assert torch.equal(state["recurrent"], y[:, -1])
+    assert layer.folds() == [] and not layer.packs
+    with pytest.raises(ValueError, match=r"Leaky has no transitions .* transitions\(x, state\)"):
+        layer.transitions(x)

@@ -8,8 +8,8 @@ import torch
 from statetrack import tasks
 from statetrack.models import paper_config
 from statetrack.runs import Record
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, Session
-from statetrack.training.stack import Stack
+from statetrack.training import Engine, EvaluationConfig, OptimizerConfig, RunConfig
+from statetrack.training.eager import Eager
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -68,29 +68,29 @@ SMOOTH = {"MLSTM": {"norm_eps": 1e-2}}
 )
 def test_together_is_alone(mixer: str, task: str) -> None:
     runs = configs(mixer, task, **SMOOTH.get(mixer, {}))
-    stack = Stack(runs, device="cuda")
+    stack = Engine(runs, device="cuda")
     together = list(stack)
     for r, config in enumerate(runs):
-        alone = Session(config, device="cuda")
-        expected = losses(list(alone))
+        alone = Engine([config], device="cuda", executor=Eager)
+        expected = losses([rows[0] for rows in alone])
         got = losses([rows[r] for rows in together])
         assert got == pytest.approx(expected, rel=LOSS_TOLERANCE)
-        for name, parameter in alone.model.named_parameters():
+        for name, value in alone.executor.weights_of(0).items():
             torch.testing.assert_close(
-                stack.weights_of(r)[name], parameter.detach(), rtol=1e-2, atol=2e-3
+                stack.executor.weights_of(r)[name], value, rtol=1e-2, atol=2e-3
             )
 
 
 def test_a_stack_goes_on_from_its_state() -> None:
     """Another process would do the same: the graph is captured anew, the numbers are not."""
     runs = configs("DeltaNet")
-    whole = Stack(runs, device="cuda")
+    whole = Engine(runs, device="cuda")
     rows = list(whole)
-    cut = Stack(runs, device="cuda")
+    cut = Engine(runs, device="cuda")
     steps = iter(cut)
     next(steps)
     next(steps)
-    again = Stack(runs, device="cuda")
+    again = Engine(runs, device="cuda")
     for r in range(len(runs)):
         again.restore(r, *cut.state(r))
     rest = list(again)
@@ -102,10 +102,10 @@ def test_a_stack_goes_on_from_its_state() -> None:
 def test_a_run_that_diverges_disturbs_no_other() -> None:
     good, *_ = configs("DeltaNet")
     bad = dataclasses.replace(good, optimizer=OptimizerConfig(lr=1e30))
-    stack = Stack([bad, good], device="cuda")
+    stack = Engine([bad, good], device="cuda")
     rows = [new[1] for new in stack]
     assert stack.failed[0] is not None and stack.failed[1] is None
-    expected = [new[0] for new in Stack([good], device="cuda")]
+    expected = [new[0] for new in Engine([good], device="cuda")]
     assert losses(rows) == pytest.approx(losses(expected), rel=LOSS_TOLERANCE)
 
 

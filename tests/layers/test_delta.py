@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from statetrack.layers import Layer, registry
-from statetrack.models import Tagger, TaggerConfig
+from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 from statetrack.ops import _reference as reference
 from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL, SIZES, build, sequence
@@ -82,13 +82,9 @@ def test_the_registry_and_configs_know_it(name: str) -> None:
     options = registry.options(registry.get(name), {"value_dim": 3})
     assert options["value_dim"] == 3
     assert registry.options(registry.get(name), {})["value_dim"] is None
-    config = TaggerConfig(
-        vocab_size=2,
-        num_classes=2,
-        mixer=name,
-        d_model=D_MODEL,
-        mixer_options={"num_heads": HEADS, "value_dim": 3},
-    )
+    mixers = [(name, {"num_heads": HEADS, "value_dim": 3})]
+    backbone = BackboneConfig(mixers=mixers, d_model=D_MODEL)
+    config = TaggerConfig(vocab_size=2, num_classes=2, backbone=backbone)
     model: Any = Tagger(config, generator=torch.Generator().manual_seed(0))
     assert [m.value_dim for m in model.modules() if isinstance(m, registry.get(name))][0] == 3
 

@@ -1,19 +1,59 @@
-"""A table of vectors that a GPU can learn quickly even when there are few of them."""
+"""Parts that models are built from: norms, the MLP, dropout, the table of token vectors.
+
+The norms themselves stand in `statetrack.layers.parts`, as layers have them too.
+"""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn import init
+from torch.nn.functional import embedding, gelu, silu
 
 from statetrack._typing import Float, Int
+from statetrack.layers.parts import LayerNorm, RMSNorm, in_halves, linear
+from statetrack.models.config import BackboneConfig
 
-__all__ = ["Embedding", "look_up"]
+__all__ = ["MLP", "Embedding", "dropout", "look_up", "make_norm"]
 
 FEW = 512
 """Vocabularies up to it have a gradient by products on a GPU."""
 PARTS = 64
 """Products that share the gradient of a whole batch."""
+
+
+def make_norm(config: BackboneConfig) -> RMSNorm | LayerNorm:
+    kind = RMSNorm if config.norm == "rms" else LayerNorm
+    return kind(config.d_model, eps=config.norm_eps)
+
+
+class MLP(nn.Module):
+    """down(act(gate(x)) · up(x)), with SiLU or GELU."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.activation = silu if config.mlp == "swiglu" else gelu
+        self.in_std, self.out_std = config.mlp_in_std, config.mlp_out_std
+        self.up_proj = linear(config.d_model, 2 * config.mlp_dim)
+        self.down_proj = linear(config.mlp_dim, config.d_model)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.normal_(self.up_proj.weight, std=self.in_std, generator=generator)
+        init.normal_(self.down_proj.weight, std=self.out_std, generator=generator)
+
+    def forward(
+        self, x: Float[Tensor, "batch time d_model"]
+    ) -> Float[Tensor, "batch time d_model"]:
+        gate, up = in_halves(self.up_proj, x)
+        return self.down_proj(self.activation(gate) * up)
+
+
+def dropout(
+    x: Float[Tensor, "*shape"], share: float, generator: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """x with `share` of its numbers set to zero and the others scaled up to make good for it."""
+    kept = torch.empty_like(x).bernoulli_(1 - share, generator=generator)
+    return x * kept / (1 - share)
 
 
 class Embedding(nn.Module):

@@ -1,0 +1,205 @@
+"""Parts that layers are built from: norms, the short convolution, projections, heads."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+
+from statetrack import ops
+from statetrack._typing import Float, Int
+from statetrack.ops.convolution import Activation
+
+__all__ = [
+    "HeadNorm",
+    "LayerNorm",
+    "RMSNorm",
+    "ShortConvolution",
+    "at_times",
+    "heads_dividing",
+    "in_halves",
+    "linear",
+    "merge_heads",
+    "refuse_eigen_range",
+    "reset_linear",
+    "split_heads",
+]
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + eps) · weight over the last axis, in float32 whatever comes in."""
+
+    def __init__(self, dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.ones_(self.weight)
+
+    def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * scale * self.weight).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps:g}"
+
+
+class LayerNorm(nn.Module):
+    """Mean 0 and variance 1 over the last axis, then a weight and no bias; in float32."""
+
+    def __init__(self, dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.ones_(self.weight)
+
+    def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        normed = nn.functional.layer_norm(wide, wide.shape[-1:], eps=self.eps)
+        return (normed * self.weight).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps:g}"
+
+
+class HeadNorm(nn.Module):
+    """Each head to mean 0 and variance 1, then one weight per channel (a group norm over heads)."""
+
+    def __init__(self, num_heads: int, head_dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_heads, head_dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        init.ones_(self.weight)
+
+    def forward(
+        self, x: Float[Tensor, "batch time heads dim"]
+    ) -> Float[Tensor, "batch time heads dim"]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        centred = wide - wide.mean(-1, keepdim=True)
+        scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
+        return (centred * scale * self.weight).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        heads, dim = self.weight.shape
+        return f"{heads}, {dim}, eps={self.eps:g}"
+
+
+class ShortConvolution(nn.Module):
+    """A causal depthwise convolution over the last `width` tokens, with its history as state."""
+
+    def __init__(self, dim: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        if width < 1:
+            raise ValueError(f"conv_size={width} must be at least 1 here; 0 turns it off")
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(dim, width))
+        self.bias = nn.Parameter(torch.empty(dim)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        bound = self.width**-0.5
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound, generator=generator)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch time dim"],
+        history: Float[Tensor, "batch past dim"] | None,
+        *,
+        activation: Activation | None,
+        pieces: ops.Pieces | None = None,
+        sizes: tuple[int, ...] | None = None,
+    ) -> tuple[
+        Float[Tensor, "batch time dim"] | tuple[Float[Tensor, "batch time _"], ...],
+        Float[Tensor, "sequences past dim"],
+    ]:
+        """The convolution, in parts of these sizes if any, and its last width - 1 inputs."""
+        return ops.short_convolution(
+            x,
+            self.weight,
+            self.bias,
+            activation=activation,
+            initial_state=history,
+            pieces=pieces,
+            sizes=sizes,
+        )
+
+    def extra_repr(self) -> str:
+        dim, width = self.weight.shape
+        return f"{dim}, width={width}, bias={self.bias is not None}"
+
+
+def in_halves(
+    module: nn.Module, x: Tensor, second_at: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The two halves of module(x), as products of their own: those of one would be copied later.
+
+    The second one at the times `second_at` alone, if given. A module that is not just a projection
+    any more, because it was wrapped or has hooks, is called.
+    """
+    hooks = (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._backward_pre_hooks,
+        module._backward_hooks,
+    )
+    if type(module) is not nn.Linear or module.bias is not None or any(hooks):
+        first, second = module(x).chunk(2, dim=-1)
+        return first, at_times(second, second_at)
+    first, second = module.weight.chunk(2)
+    return nn.functional.linear(x, first), nn.functional.linear(at_times(x, second_at), second)
+
+
+def at_times(
+    x: Float[Tensor, "batch time *features"], read_at: Int[Tensor, "batch asked"] | None
+) -> Float[Tensor, "batch asked *features"]:
+    """x at the times `read_at` of each row; all of it where there are none."""
+    if read_at is None:
+        return x
+    places = read_at.reshape(*read_at.shape, *(1 for _ in x.shape[2:]))
+    return x.gather(1, places.expand(-1, -1, *x.shape[2:]))
+
+
+def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
+    """A projection whose weights its owner draws in `reset_parameters`."""
+    device = torch.get_default_device()
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device)
+
+
+def reset_linear(module: nn.Linear, generator: torch.Generator | None) -> None:
+    """PyTorch's own draw for a linear layer: uniform within 1/sqrt(in_features)."""
+    bound = module.in_features**-0.5
+    for parameter in module.parameters():
+        init.uniform_(parameter, -bound, bound, generator=generator)
+
+
+def split_heads(
+    x: Float[Tensor, "batch time features"], num_heads: int
+) -> Float[Tensor, "batch time heads dim"]:
+    return x.unflatten(-1, (num_heads, x.shape[-1] // num_heads))
+
+
+def merge_heads(
+    x: Float[Tensor, "batch time heads dim"],
+) -> Float[Tensor, "batch time features"]:
+    return x.flatten(-2)
+
+
+def heads_dividing(d_model: int, num_heads: int) -> int:
+    """The head size when `num_heads` equal heads share `d_model`."""
+    if num_heads < 1 or d_model % num_heads:
+        raise ValueError(f"num_heads={num_heads} must divide d_model={d_model}")
+    return d_model // num_heads
+
+
+def refuse_eigen_range(name: str, eigen_range: object) -> None:
+    """For layers that have no state-transition matrix to speak of."""
+    if eigen_range is not None:
+        raise ValueError(
+            f"{name} takes no eigen_range (got {eigen_range!r}): it is not linear in its state, so "
+            "it has no transition matrix whose eigenvalues could be set; leave the argument out"
+        )

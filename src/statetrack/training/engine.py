@@ -1,0 +1,188 @@
+"""The engine: schedule, reports, evaluation, stopping and records, over any executor."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.runs.records import Record
+from statetrack.training import evaluation
+from statetrack.training.config import RunConfig
+from statetrack.training.eager import Eager
+from statetrack.training.executor import Executor, Stretch
+from statetrack.training.precision import avoid_amx_trap
+from statetrack.training.stacked import Stacked, stacks
+
+__all__ = ["Engine", "NonFiniteLoss", "train"]
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss became infinite or NaN; the message has the step and the likely cause."""
+
+
+class Engine:
+    """Runs in memory. Iterating trains, and yields the new rows of every run by its index.
+
+    Between two yields all runs that still train rest at step `step`, which is where `state` and
+    `restore` cut: a run restored from the state of another goes on exactly as that one would have,
+    whatever executor it was begun with. A run ends at the last step, when it is solved
+    (`solved[r]`), or when its loss or gradient is not finite (`failed[r]`); the others go on.
+
+    On a CPU one run trains eagerly; several, and every run on a GPU, train stacked.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        *,
+        device: torch.device | str = "cpu",
+        executor: type[Executor] | None = None,
+    ) -> None:
+        avoid_amx_trap()
+        if len(stacks(configs, most=len(configs))) != 1:
+            raise ValueError(
+                "runs trained together must agree in everything but seed, data_seed, stop_at and "
+                "optimizer.lr, weight_decay and clip_norm"
+            )
+        self.configs = tuple(configs)
+        self.device = torch.device(device)
+        self.config = self.configs[0]
+        self.judge = self.config.judge
+        self.step = 0
+        self.solved = [False] * len(self.configs)
+        self.failed: list[NonFiniteLoss | None] = [None] * len(self.configs)
+        self.validation = evaluation.held_out(self.config, "validation", self.device)
+        if executor is None:
+            alone = len(self.configs) == 1 and self.device.type == "cpu"
+            executor = Eager if alone else Stacked
+        self.executor: Executor = executor(self.configs, self.device, self.validation)
+
+    @property
+    def active(self) -> list[int]:
+        """The runs that still train."""
+        if self.step >= self.config.steps:
+            return []
+        ended = zip(self.solved, self.failed, strict=True)
+        return [r for r, (solved, failed) in enumerate(ended) if not solved and failed is None]
+
+    def __iter__(self) -> Iterator[dict[int, list[Record]]]:
+        while self.active:
+            yield self._advance()
+
+    def _advance(self) -> dict[int, list[Record]]:
+        """Trains up to the next step that reports, evaluates if that is due, returns the rows."""
+        config, active = self.config, self.active
+        until = min(config.steps, (self.step // config.log_every + 1) * config.log_every)
+        stretch = self.executor.step(self.step, until - self.step)
+        self.step = until
+        rows = {}
+        for r in active:
+            losses, norm = stretch.losses[r], stretch.grad_norm[r]
+            self.failed[r] = _non_finite(self.configs[r], self.step, losses, norm)
+            if self.failed[r] is None:
+                rows[r] = self._training_rows(r, stretch)
+        due = self.step % config.evaluation.every == 0 or self.step == config.steps
+        if rows and due:
+            self._evaluate(rows)
+        self.executor.keep_only(self.active)
+        return rows
+
+    def _training_rows(self, run: int, stretch: Stretch) -> list[Record]:
+        own, losses = self.configs[run], stretch.losses[run]
+        rate = own.optimizer.lr * own.schedule.factor(self.step - 1, own.steps)
+        return [
+            Record(self.step, "train", "loss", math.fsum(losses) / len(losses)),
+            Record(self.step, "train", "accuracy", stretch.accuracy[run]),
+            Record(self.step, "train", "lr", rate),
+            Record(self.step, "train", "grad_norm", stretch.grad_norm[run]),
+        ]
+
+    def _evaluate(self, rows: dict[int, list[Record]]) -> None:
+        """Adds validation rows; for a run that ends here also the test set, by every length."""
+        counts = self.executor.tally(self.validation).counts()
+        for r in rows:
+            goal = self.configs[r].stop_at
+            self.solved[r] = goal is not None and evaluation.score(self.judge, counts[r]) >= goal
+        ended = [r for r in rows if r not in self.active]
+        for r in rows:
+            rows[r] += self._evaluated("validation", counts[r], every_length=r in ended)
+        if ended:
+            test = evaluation.held_out(self.config, "test", self.device)
+            tested = self.executor.tally(test).counts()
+            for r in ended:
+                rows[r] += self._evaluated("test", tested[r], every_length=True)
+
+    def _evaluated(
+        self, split: str, counts: evaluation.Counts, *, every_length: bool
+    ) -> list[Record]:
+        return evaluation.records_of(
+            self.judge, counts, step=self.step, split=split, every_length=every_length
+        )
+
+    def state(self, run: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything the next step of one run depends on: tensors by name, and the position."""
+        position = {"step": self.step, "solved": self.solved[run], "device": self.device.type}
+        return self.executor.state(run), position
+
+    def restore(self, run: int, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
+        """The inverse of `state`. All runs must be brought to the same step."""
+        if position["device"] != self.device.type:
+            raise ValueError(
+                f"the run was started on {position['device']} and cannot go on, with the same "
+                f"numbers, on {self.device.type}; give device={position['device']!r}"
+            )
+        self.executor.restore(run, tensors, position["step"])
+        self.step, self.solved[run] = position["step"], position["solved"]
+
+
+def train(config: RunConfig, *, device: torch.device | str = "cpu") -> Iterator[Record]:
+    """Trains, and yields every record as it comes; nothing is written to disk.
+
+    >>> from statetrack.models import paper_config
+    >>> model = paper_config("Diagonal", vocab_size=3, d_model=4)
+    >>> config = RunConfig(task="parity", model=model, steps=2, batch=2, log_every=1)
+    >>> [record.metric for record in train(config)][:2]
+    ['loss', 'accuracy']
+    """
+    engine = Engine([config], device=device)
+    for rows in engine:
+        yield from rows.get(0, ())
+    if engine.failed[0] is not None:
+        raise engine.failed[0]
+
+
+def _non_finite(
+    config: RunConfig, step: int, losses: list[float], last_norm: float
+) -> NonFiniteLoss | None:
+    """The error of a run whose losses up to `step`, or whose gradient there, are not finite."""
+    values = [("loss", loss) for loss in losses] + [("gradient", last_norm)]
+    bad = next((i for i, (_, value) in enumerate(values) if not math.isfinite(value)), None)
+    if bad is None:
+        return None
+    what, value = values[bad]
+    at = step - len(losses) + min(bad, len(losses) - 1)
+    lr = config.optimizer.lr * config.schedule.factor(at, config.steps)
+    return NonFiniteLoss(
+        f"the {what} became {value} at step {at} (learning rate {lr:.3g}); "
+        + _likely_cause(losses[:bad], config)
+    )
+
+
+def _likely_cause(before: list[float], config: RunConfig) -> str:
+    """A guess from the losses of the last steps, in words."""
+    if len(before) >= 2 and before[-1] > 2 * min(before):
+        clip = "" if config.optimizer.clip_norm else " or optimizer.clip_norm=1.0"
+        return (
+            f"the loss had grown from {min(before):.3g} to {before[-1]:.3g} within {len(before)} "
+            f"steps, so the learning rate is likely too high: try a smaller optimizer.lr{clip}"
+        )
+    if not before:
+        return "there was no finite loss since the last report: the weights likely already overflow"
+    if config.precision == "bf16":
+        return f"the loss was {before[-1]:.3g} just before, so bf16 likely overflows: try fp32"
+    return (
+        f"the loss was {before[-1]:.3g} just before, so one gradient was likely huge or the state "
+        "overflowed: try optimizer.clip_norm=1.0, or a layer whose eigenvalues stay within [-1, 1]"
+    )

@@ -1,0 +1,65 @@
+"""The block: hybrids, dropout, and each layer's place in the stack."""
+
+import pytest
+import torch
+
+from statetrack.layers import SLSTM
+from statetrack.models import Backbone
+from tests.layers.cases import D_MODEL
+from tests.models.cases import backbone
+
+X = torch.randn(2, 6, D_MODEL, generator=torch.Generator().manual_seed(0))
+
+
+def build(*names: str, **changes: object) -> Backbone:
+    model = Backbone(backbone(*names, **changes))
+    model.reset_parameters(torch.Generator().manual_seed(0))
+    return model
+
+
+def test_one_block_for_each_mixer_in_order() -> None:
+    names = ["DeltaNet", "DeltaNet", "Attention"] * 2
+    model = build(*names)
+    assert [type(block.mixer).__name__ for block in model.blocks] == names
+    assert model(X)[0].shape == X.shape
+
+
+def test_a_layer_is_told_its_place() -> None:
+    blocks = build("SLSTM", "DeltaNet", "SLSTM").blocks
+    places = [block.mixer.depth for block in blocks if isinstance(block.mixer, SLSTM)]
+    assert places == [0.0, 1.0]
+
+
+def test_rows_are_packed_where_all_layers_take_them() -> None:
+    assert build("DeltaNet", "Mamba").packs
+    assert not build("DeltaNet", "GLA").packs
+
+
+def test_no_dropout_is_nothing_at_all() -> None:
+    """Neither at 0 nor when a model is used."""
+    plain, other = build("DeltaNet", "GLA"), build("DeltaNet", "GLA", dropout=0.5)
+    state = torch.random.get_rng_state()
+    want = plain.train()(X)[0]
+    assert torch.equal(plain.eval()(X)[0], want)
+    assert torch.equal(other.eval()(X)[0], want)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_dropout_is_of_what_each_part_adds(residual: bool) -> None:
+    model = build("DeltaNet", dropout=0.5, residual=residual, final_norm=False, mlp="none").train()
+    mixed = model.blocks[0].mixer(model.blocks[0].mixer_norm(X))[0]
+    got = model(X, generator=torch.Generator().manual_seed(3))[0] - (X if residual else 0)
+    dropped = got.abs() < 1e-7
+    assert 0.3 < dropped.double().mean() < 0.7
+    torch.testing.assert_close(got[~dropped], 2 * mixed[~dropped], rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_is_drawn_by_the_generator() -> None:
+    model = build("DeltaNet", dropout=0.5).train()
+    state = torch.random.get_rng_state()
+    first, again, other = (
+        model(X, generator=torch.Generator().manual_seed(seed))[0] for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), state)

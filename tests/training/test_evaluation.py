@@ -1,0 +1,74 @@
+"""Evaluation: sets that nobody trains on, counts that agree with the plain way."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from statetrack import tasks
+from statetrack.models import Tagger
+from statetrack.training import EvaluationConfig, RunConfig
+from statetrack.training.evaluation import BINS, Counts, held_out, records_of, score, tally
+from tests.training import tiny
+
+
+def counted(model: Tagger, config: RunConfig) -> Counts:
+    def predict(tokens: Tensor, read_at: Tensor | None) -> Tensor:
+        return model(tokens, read_at=read_at)[0][None]
+
+    batches = held_out(config, "validation", torch.device("cpu"))
+    return tally(predict, batches, runs=1, dense=tasks.get(config.task).dense).counts()[0]
+
+
+def test_scores_that_are_not_numbers_are_wrong_and_have_no_loss() -> None:
+    config = tiny.config()
+    model = Tagger(config.model)
+    with torch.no_grad():
+        model.head.weight.fill_(math.nan)
+    counts = counted(model, config)
+    assert counts.accuracy == 0
+    rows = records_of(tasks.get("parity"), counts, step=1, split="test", every_length=True)
+    assert {row.metric for row in rows} == {"accuracy", "scaled_accuracy"}
+
+
+def test_evaluation_agrees_with_the_plain_way() -> None:
+    """In sorted, narrow batches or all at once: the same counts."""
+    for name in ("parity", "parity_dense"):
+        config = tiny.config(
+            task=name, evaluation=EvaluationConfig(every=4, size=50, lengths=(3, 20), batch=7)
+        )
+        model = Tagger(config.model, generator=torch.Generator().manual_seed(3))
+        counts = counted(model, config)
+        whole = tasks.evaluation_set(name, 50, lengths=tasks.LengthRange(3, 20))
+        said = model(whole.tokens)[0].argmax(-1)
+        wrong = whole.mask & (said != whole.targets)
+        plain = 1 - (wrong.sum() / whole.mask.sum()).item()
+        assert counts.accuracy == pytest.approx(plain, abs=1e-6)
+        curve = (wrong.cumsum(dim=1) == 0).float().mean(dim=0)
+        torch.testing.assert_close(counts.alive / counts.sequences, curve)
+        task = tasks.get(name)
+        expected = curve[-1].item() if task.dense else task.scaled_accuracy(plain)
+        assert score(task, counts) == pytest.approx(expected, abs=1e-6)
+        rows = records_of(task, counts, step=1, split="validation", every_length=True)
+        for row in rows:
+            if row.metric == "accuracy" and row.length is not None:
+                at = whole.mask[:, row.length - 1]
+                hits = (said == whole.targets)[:, row.length - 1][at]
+                assert row.value == pytest.approx(hits.float().mean().item())
+                assert row.count == int(at.sum())
+        coarse = records_of(task, counts, step=1, split="validation", every_length=False)
+        bins = [r for r in coarse if r.metric == "accuracy" and r.length]
+        assert len(bins) <= BINS
+        assert sum(r.count or 0 for r in bins) == int(whole.mask.sum())
+        weighted = sum(r.value * (r.count or 0) for r in bins) / int(whole.mask.sum())
+        assert weighted == pytest.approx(plain, abs=1e-6)
+
+
+def test_validation_test_and_training_never_share_a_stream() -> None:
+    config = tiny.config(
+        evaluation=EvaluationConfig(every=4, size=64, lengths=(3, 8), test_lengths=(3, 8))
+    )
+    validation = held_out(config, "validation", torch.device("cpu"))[0].tokens
+    test = held_out(config, "test", torch.device("cpu"))[0].tokens
+    assert not torch.equal(validation, test)
