@@ -587,6 +587,7 @@ def _train_one(
         mirrors.append(TensorBoard(folder / "tensorboard"))
     if wandb is not None:
         mirrors.append(WeightsAndBiases(config, project=wandb, folder=out))
+    out.mkdir(parents=True, exist_ok=True)  # a mistake in it is told before anything else
     with Progress() as progress:
         progress.begin([config], out)
         finished = run(config, out, device=device, mirrors=mirrors, watcher=progress)

@@ -105,6 +105,7 @@ Session._evaluate = lambda self: time.sleep(1000)
 
 
 @needs_proc
+@pytest.mark.slow
 def test_a_worker_ends_with_its_parent_in_the_middle_of_a_step(tmp_path: Path) -> None:
     """Its main thread is in a call that no interrupt ends."""
     parent = start(tmp_path, [LONG.to_json()], patch=ENDLESS_STEP)
@@ -142,6 +143,7 @@ def test_interrupted_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_interrupted_while_workers_start(tmp_path: Path) -> None:
     """A worker that is still importing is as deaf as one that trains."""
     parent = start(tmp_path, [LONG.to_json(), CONFIGS[0].to_json()], start_new_session=True)
@@ -166,11 +168,15 @@ def workers_of(parent: int) -> list[str]:
             "run_many([], 'runs'); run_many(configs, 'runs', workers=2)",
             'if __name__ == "__main__":',
         ),
-        ("if __name__ == '__mp_main__': raise SystemExit(3)\n{}", "exit code 3 before it could"),
+        pytest.param(
+            "if __name__ == '__mp_main__': raise SystemExit(3)\n{}",
+            "exit code 3 before it could",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path, line: str, hint: str) -> None:
-    """Today's and tomorrow's script without a main guard: one RuntimeError, and nothing trained."""
+    """A script without a main guard, and one that no worker can import: nothing is trained."""
     call = "run_many(configs, 'runs', workers=2)"
     (tmp_path / "script.py").write_text(
         "import sys\n"

@@ -43,6 +43,7 @@ def test_no_ray_cluster_at_the_address(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @needs_proc
+@pytest.mark.slow
 def test_ray_loses_a_worker(cluster: Any, tmp_path: Path, whole: Whole) -> None:
     killer = Once(tmp_path / LONG.fingerprint, kill)
     killer.start()
@@ -56,6 +57,7 @@ def test_ray_loses_a_worker(cluster: Any, tmp_path: Path, whole: Whole) -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_ray_loses_a_node(cluster: Any, tmp_path: Path, whole: Whole) -> None:
     def remove_its_node(worker: int) -> None:
         raylet = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")")[-1].split()[1])

@@ -22,6 +22,7 @@ def submitit() -> Any:
 
 
 @needs_proc
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", ["SIGKILL", "SIGUSR2"])
 def test_submitit_loses_a_job(submitit: Any, sign: str, tmp_path: Path, whole: Whole) -> None:
     """SIGKILL: a machine is gone. SIGUSR2: the time is up, and submitit queues the job again."""

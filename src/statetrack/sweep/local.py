@@ -189,15 +189,18 @@ def _work(link: Connection) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(link, jobs), daemon=True).start()
+    code = 0
     try:
         link.send("ready")
         while (job := jobs.get()) is not None:
             train_group(*job)
             link.send("ended")
     except KeyboardInterrupt:  # from `_listen`
-        return
+        pass
     except OSError:  # not even the error could be written: the parent will meet the same
-        sys.exit(1)
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)  # there is nothing to tidy up, which Python would take seconds for
 
 
 def _listen(link: Connection, jobs: "queue.SimpleQueue[Any]") -> None:
