@@ -165,7 +165,7 @@ def workers_of(parent: int) -> list[str]:
     ("line", "hint"),
     [
         (
-            "run_many([], 'runs'); run_many(configs, 'runs', workers=2)",
+            "{}",
             'if __name__ == "__main__":',
         ),
         pytest.param(
