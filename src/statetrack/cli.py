@@ -588,7 +588,9 @@ def _train_one(
         mirrors.append(TensorBoard(folder / "tensorboard"))
     if wandb is not None:
         mirrors.append(WeightsAndBiases(config, project=wandb, folder=out))
+    out.mkdir(parents=True, exist_ok=True)  # a mistake in it is told before anything else
     with Progress() as progress:
+        progress.begin([config], out)
         finished = run(config, out, device=device, mirrors=mirrors, watcher=progress)
     print(label(config))
     for split in ("validation", "test"):
@@ -617,7 +619,7 @@ def _run_all(
     from statetrack.sweep import run_many
     from statetrack.sweep.progress import Progress
 
-    with Progress(total_runs=len(configs)) as progress:
+    with Progress() as progress:
         sweep = run_many(
             configs, folder, workers=workers, device=device, watch=progress, launcher=launcher
         )
