@@ -411,14 +411,15 @@ def _audit_compiled(model: Path, plot: Path | None) -> None:
 
 def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> None:
     from statetrack import analysis
+    from statetrack.analysis.audit_file import AUDIT
     from statetrack.analysis.horizons import LENGTHS
-    from statetrack.analysis.runs import AUDIT, audit_run, describe, to_audit, words_of
+    from statetrack.analysis.run_audit import words_of
     from statetrack.runs.labels import label
 
     lengths = [length for length in LENGTHS if length <= longest]
     if not lengths:
         raise ValueError(f"longest={longest} must be at least {LENGTHS[0]}")
-    runs = to_audit(folder)
+    runs = analysis.to_audit(folder)
     if not runs:
         raise ValueError(
             f"{folder} is neither a run folder nor a compiled network, and holds no finished run "
@@ -427,9 +428,9 @@ def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> N
     if plot is not None and len(runs) != 1:
         raise ValueError(f"--plot draws one model; {folder} holds {len(runs)}")
     for run in runs:
-        found = audit_run(run, lengths=lengths, device=device)
+        found = analysis.audit_run(run, lengths=lengths, device=device)
         print(f"{label(run.config)}, seed {run.config.seed}")
-        for line in describe(found):
+        for line in str(found).splitlines():
             print(f"  {line}")
         print(f"Audit: {run.folder / AUDIT}")
         if plot is not None:
@@ -587,7 +588,9 @@ def _train_one(
         mirrors.append(TensorBoard(folder / "tensorboard"))
     if wandb is not None:
         mirrors.append(WeightsAndBiases(config, project=wandb, folder=out))
+    out.mkdir(parents=True, exist_ok=True)  # a mistake in it is told before anything else
     with Progress() as progress:
+        progress.begin([config], out)
         finished = run(config, out, device=device, mirrors=mirrors, watcher=progress)
     print(label(config))
     for split in ("validation", "test"):
@@ -616,7 +619,7 @@ def _run_all(
     from statetrack.sweep import run_many
     from statetrack.sweep.progress import Progress
 
-    with Progress(total_runs=len(configs)) as progress:
+    with Progress() as progress:
         sweep = run_many(
             configs, folder, workers=workers, device=device, watch=progress, launcher=launcher
         )

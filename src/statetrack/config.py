@@ -31,6 +31,7 @@ from typing import (
     Union,
     get_args,
     get_origin,
+    get_type_hints,
 )
 
 from statetrack._suggest import did_you_mean
@@ -63,16 +64,16 @@ class Bounds:
         return " and ".join(f"{word} {x:g}" for word, x in words.items() if math.isfinite(x))
 
 
-class FrozenDict(Mapping[str, Any]):
+class FrozenDict(Mapping[Any, Any]):
     """A mapping that cannot change: it may be hashed, copied and sent to another process."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[Any, Any]) -> None:
         self._values = dict(values)
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         return self._values[key]
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._values)
 
     def __len__(self) -> int:
@@ -177,8 +178,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {_key_text(name): plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _key_text(key: Any) -> Any:
+    """JSON has no numbers for keys."""
+    return f"{key:g}" if isinstance(key, float) else key
 
 
 def _essence_of(value: Any) -> Any:
@@ -223,11 +229,11 @@ def _coerced(hint: Any, value: Any) -> Any:
     if origin is tuple:
         return _tuple(arguments, value)
     if origin in (Mapping, dict) or hint in (Mapping, FrozenDict):
-        if not isinstance(value, Mapping):
-            raise _Mismatch("a mapping")
-        return _frozen(value)
+        return _mapping(arguments or (Any, Any), value)
     if isinstance(hint, type) and issubclass(hint, Config):
         return _config(hint, value)
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple, in JSON a list
+        return hint(*_tuple(tuple(get_type_hints(hint).values()), value))
     return _simple(hint, value)
 
 
@@ -278,6 +284,26 @@ def _tuple(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if len(value) != len(hints):
         raise _Mismatch(f"{len(hints)} values")
     return tuple(_coerced(hint, item) for hint, item in zip(hints, value, strict=True))
+
+
+def _mapping(hints: tuple[Any, ...], value: Any) -> FrozenDict:
+    """
+    >>> _mapping((float, tuple[int, ...]), {"-0.9": [1, 2]})
+    {-0.9: (1, 2)}
+    """
+    if not isinstance(value, Mapping):
+        raise _Mismatch("a mapping")
+    keys, items = hints
+    return FrozenDict({_key(keys, name): _coerced(items, item) for name, item in value.items()})
+
+
+def _key(hint: Any, key: Any) -> Any:
+    if hint is float and isinstance(key, str):
+        try:
+            key = float(key)
+        except ValueError:
+            raise _Mismatch("a mapping of numbers") from None
+    return _coerced(hint, key)
 
 
 def _config(kind: type[Config], value: Any) -> Config:

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from statetrack.analysis import audit, horizon
-from statetrack.analysis.plot import machine_figure
-from statetrack.automata import groups, named, read
+from statetrack.analysis import audit
+from statetrack.automata import groups, read
 from statetrack.compiler import compile
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
@@ -132,35 +131,6 @@ def test_compiled_networks_meet_what_their_machine_needs(
     found = audit(compile(read(name), method))
     assert (found.theorem1.strong, found.theorem2.strong) == (theorem1, theorem2)
     assert all(period.enough for period in found.periods)
-
-
-def test_lemma_p_sees_periods_multiply_through_the_layers() -> None:
-    found = audit(compile(named("q8"), "diagonal"))
-    assert found.periods
-    for period in found.periods:
-        assert period.order == 4 and np.prod(period.periods) % 4 == 0
-    sixty = audit(compile(named("z12"), "group"))
-    assert [(p.order, p.periods) for p in sixty.periods] == [(12, (12,))]
-
-
-def test_lemma_p_sees_that_an_untrained_model_has_no_period() -> None:
-    found = audit(tagger("DeltaNet"), machine=named("z3"))
-    assert found.periods and not any(period.enough for period in found.periods)
-    assert "not enough" in str(found)
-
-
-def test_horizon() -> None:
-    assert horizon(1.0) == np.inf and horizon(0.0) == 1.0
-    assert horizon(0.9921875) == pytest.approx(587, abs=1)  # the largest bfloat16 below 1, as 1-β
-    assert horizon(0.5, remaining=0.25) == pytest.approx(2)
-
-
-def test_pictures() -> None:
-    pytest.importorskip("matplotlib")
-    found = audit(compile(read("(a|b)*ab"), "cascade"), "abab")
-    figure = found.plot()
-    assert len(figure.axes) == 4
-    assert len(machine_figure(read("(a|b)*ab")).axes) == 1
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from statetrack.report import write_book
 from statetrack.report.cells import KEYS, cells, summary_row
 from statetrack.runs import find_runs
 from statetrack.training import RunConfig
+from tests.analysis.audits import fields
 from tests.report.folders import parity, scores, write_run
 from tests.training import tiny
 
@@ -53,18 +54,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def audit(*, lowest: float = -1.0) -> dict[str, Any]:
-    layer = {
-        "lowest": lowest,
-        "heads": 2,
-        "heads_below": {"-0.9": [0, 1], "-0.99": [1]},
-        "low_heads": [
-            {"head": 0, "by_token": {"0": [-0.95, 1.0], "1": [0.5, 0.9]}},
-            {"head": 1, "by_token": {"0": [0.98, 1.0], "1": [-1.0, -0.999]}},
-        ],
-    }
-    horizon = {"accuracy": [[256, 1.0], [512, 0.75]], "exact_to": {"0.99": 256, "1": 256}}
-    spectrum = [[1, -1.0, 0.0, 0.25], [1, 1.0, 0.0, 0.75]]
-    return {"layers": [layer], "spectrum": spectrum, "horizon": horizon, "note": None}
+    found = fields()
+    found["layers"][0]["lowest"] = lowest
+    return found
 
 
 def page_of(root: Path, plan: Plan | None = None) -> str:

@@ -106,7 +106,7 @@ class Exploding(nn.Module):
         super().__init__()
         self.model, self.scale = model, 1.0
 
-    def forward(self, tokens: Tensor, read_at: Tensor) -> tuple[Tensor, None]:
+    def forward(self, tokens: Tensor, read_at: Tensor, generator: None) -> tuple[Tensor, None]:
         self.scale *= 2.0
         return self.model(tokens, read_at=read_at)[0] * self.scale, None
 

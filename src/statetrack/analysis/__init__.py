@@ -1,5 +1,19 @@
-"""What a trained or compiled model does: eigenvalues, theorems, and how far it carries."""
+"""What a trained or compiled model does: eigenvalues, theorems, and how far it carries.
+
+audit(model, ...)                 A(x) of a model on one word, and what the theorems ask of it
+audit_run(run), read_audit(run)   the same of a trained run, and audit.json in its folder
+horizon(model, task, lengths)     accuracy at lengths far beyond training
+lifetime(modulus)                 tokens until an eigenvalue has faded
+"""
 
 from statetrack.analysis.audit import Audit as Audit
+from statetrack.analysis.audit import Finding as Finding
+from statetrack.analysis.audit import LayerAudit as LayerAudit
 from statetrack.analysis.audit import audit as audit
-from statetrack.analysis.audit import horizon as horizon
+from statetrack.analysis.audit_file import RunAudit as RunAudit
+from statetrack.analysis.audit_file import read_audit as read_audit
+from statetrack.analysis.horizons import exact_to as exact_to
+from statetrack.analysis.horizons import horizon as horizon
+from statetrack.analysis.run_audit import audit_run as audit_run
+from statetrack.analysis.run_audit import to_audit as to_audit
+from statetrack.analysis.spectra import lifetime as lifetime

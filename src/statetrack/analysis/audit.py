@@ -12,37 +12,44 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from statetrack.automata import Machine, facts
-from statetrack.automata.permutation_group import cycles
-from statetrack.compiler.network import CompiledRNN
-from statetrack.layers import Layer
-from statetrack.layers.transitions import (
-    DiagonalTransitions,
-    HouseholderTransitions,
-    RankOneTransitions,
-    Transitions,
+from statetrack._typing import Int
+from statetrack.analysis.observe import Observed, observe
+from statetrack.analysis.periods import PeriodCheck, period_checks
+from statetrack.analysis.spectra import (
+    ComplexArray,
+    FloatArray,
+    eigenvalues,
+    gates,
+    lifetime,
+    product_eigenvalues,
+    product_norm,
+    products,
 )
+from statetrack.automata import Machine
+from statetrack.automata.machine import Word
+from statetrack.compiler.network import CompiledRNN
+from statetrack.config import Config
+from statetrack.layers import Layer
 from statetrack.models import Tagger
 
-ComplexArray = NDArray[np.complex128]
-FloatArray = NDArray[np.float64]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Audit", "Finding", "LayerAudit", "audit"]
 
 TOLERANCE = 1e-3  # a double eigenvalue splits by the root of a rounding error
 MAX_WINDOWS = 64
 MAX_PROBE = 256
-MAX_PERIODS = 6
-MAX_PERIOD_WORD = 4096
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, kw_only=True)
+class Finding(Config):
     """Whether a theorem's condition holds, and where it was seen.
 
     Attributes:
@@ -90,33 +97,10 @@ class LayerAudit:
         return float(self.eigenvalues.real.min())
 
     @property
-    def horizon(self) -> float:
+    def lifetime(self) -> float:
         """Tokens until the slowest eigenvalue that is not 1 has faded to a hundredth."""
         away = np.abs(self.eigenvalues[np.abs(self.eigenvalues - 1) > TOLERANCE])
-        return horizon(float(away.max())) if away.size else 0.0
-
-
-@dataclass(frozen=True)
-class PeriodCheck:
-    """Lemma P on one word u of a machine's groups: does the model have the period it needs?
-
-    Attributes:
-        word: u, in letters.
-        order: how many u's bring the machine's state back.
-        periods: for each layer, the period its eigenvalues of modulus 1 give to powers of u, or
-            None where its inputs were not periodic.
-        enough: whether `order` divides the product of the periods.
-    """
-
-    word: tuple[str, ...]
-    order: int
-    periods: tuple[int | None, ...]
-    enough: bool
-
-    def __str__(self) -> str:
-        shown = " x ".join("?" if p is None else str(p) for p in self.periods)
-        verdict = "enough" if self.enough else "not enough"
-        return f"word {''.join(self.word)}: order {self.order}, periods {shown}: {verdict}"
+        return lifetime(float(away.max())) if away.size else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +133,7 @@ class Audit:
             )
             lines.append(
                 f"    {layer.gate_name} from {layer.gates.min():.4f} to {layer.gates.max():.4f}; "
-                f"slowest fading: {_tokens(layer.horizon)} to 1 %"
+                f"slowest fading: {_tokens(layer.lifetime)} to 1 %"
             )
             turning = int((np.abs(layer.products.imag) > TOLERANCE).sum())
             lines.append(
@@ -163,31 +147,16 @@ class Audit:
 
     __str__ = text
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """A matplotlib figure: the spectrum in the complex plane, and β or a for each token."""
         from statetrack.analysis.plot import spectrum_figure
 
         return spectrum_figure(self)
 
 
-def horizon(modulus: float, remaining: float = 0.01) -> float:
-    """Tokens until a component with eigenvalue of this modulus has shrunk to `remaining`.
-
-    >>> round(horizon(0.99))
-    458
-    >>> horizon(1.0)
-    inf
-    """
-    if modulus >= 1 - 1e-9:  # what a double precision eigenvalue of modulus 1 may come out as
-        return math.inf
-    if modulus <= 0:
-        return 1.0
-    return math.log(1 / remaining) / -math.log(modulus)
-
-
 def audit(
     model: nn.Module,
-    inputs: Any = None,
+    inputs: Word | Tensor | None = None,
     *,
     machine: Machine | None = None,
     eta: float = 1e-3,
@@ -214,41 +183,40 @@ def audit(
         if not isinstance(inputs, Tensor) or inputs.dim() != 3:
             raise ValueError("to audit one layer, give inputs x [1, time, d_model]")
         x, names = inputs[:1], tuple(str(t) for t in range(inputs.shape[1]))
-        with torch.no_grad():
-            seen = [("layer", model, model.transitions(x))]
-        return _audit(seen, names, eta, ())
+        return _audit([Observed("layer", model, x)], names, eta, ())
     word, names = _word(model, inputs, machine)
-    seen = [(name, layer, transitions) for name, layer, transitions, _ in _observe(model, word)]
-    periods = () if machine is None else _periods(model, machine, eta)
+    seen = observe(model, word)
+    periods = () if machine is None else period_checks(model, machine, eta)
     return _audit(seen, names, eta, periods)
 
 
 def _audit(
-    seen: Sequence[tuple[str, Layer, Transitions]],
+    observed: Sequence[Observed],
     names: tuple[str, ...],
     eta: float,
     periods: tuple[PeriodCheck, ...],
 ) -> Audit:
-    layers = []
-    for index, (name, layer, transitions) in enumerate(seen):
-        gate_name, gates = _gates(transitions)
-        window = min(2**index, len(names))
-        products, growth = _products(transitions, window)
-        layers.append(
-            LayerAudit(
-                name=name,
-                kind=type(layer).__name__,
-                eigenvalues=_spectrum(transitions),
-                gates=gates,
-                gate_name=gate_name,
-                window=window,
-                products=products,
-                growth=growth,
-            )
-        )
+    layers = [_layer_audit(seen, min(2**index, len(names))) for index, seen in enumerate(observed)]
     first = _finding([(a, a.eigenvalues, 1) for a in layers], eta, negative_counts=True)
     second = _finding([(a, a.products, a.window) for a in layers], eta, negative_counts=False)
     return Audit(tuple(layers), names, first, second, periods)
+
+
+def _layer_audit(seen: Observed, window: int) -> LayerAudit:
+    transitions = seen.transitions()
+    gate_name, gate_values = gates(transitions)
+    count = min(MAX_WINDOWS, seen.x.shape[1] - window + 1)
+    found = products(transitions, [slice(t, t + window) for t in range(count)])
+    return LayerAudit(
+        name=seen.name,
+        kind=type(seen.layer).__name__,
+        eigenvalues=eigenvalues(transitions),
+        gates=gate_values,
+        gate_name=gate_name,
+        window=window,
+        products=np.asarray(product_eigenvalues(found).cpu().numpy()),
+        growth=product_norm(found),
+    )
 
 
 def _finding(
@@ -269,65 +237,13 @@ def _finding(
             if best is None or modulus.max() > best[0]:
                 best = (float(modulus.max()), where)
     if best is None:
-        return Finding(False, False, None)
-    return Finding(True, best[0] >= 1 - eta, best[1])
+        return Finding(weak=False, strong=False, where=None)
+    return Finding(weak=True, strong=best[0] >= 1 - eta, where=best[1])
 
 
-# -- spectra ------------------------------------------------------------------------------------
-
-
-def _spectrum(transitions: Transitions) -> ComplexArray:
-    """Eigenvalues [time, heads, key] of the one word, in double precision where they are solved."""
-    closed = isinstance(transitions, DiagonalTransitions | RankOneTransitions)
-    if isinstance(transitions, HouseholderTransitions) and transitions.k.shape[2] == 1:
-        closed = True
-    if closed:
-        values = transitions.eigenvalues()[0]
-        values = values.to(torch.complex128)
-    else:
-        values = torch.linalg.eigvals(transitions.dense()[0].double())
-    return np.asarray(values.cpu().numpy())
-
-
-def _products(transitions: Transitions, window: int) -> tuple[ComplexArray, float]:
-    """Eigenvalues [windows, heads, key] of products over consecutive tokens, and their norm."""
-    if isinstance(transitions, DiagonalTransitions):
-        decay = transitions.decay[0].double()
-        count = min(MAX_WINDOWS, len(decay) - window + 1)
-        product = torch.stack([decay[t : t + window].prod(0) for t in range(count)])
-        values = product.to(torch.complex128).cpu().numpy()
-        return np.asarray(values), float(product.abs().max())
-    count = MAX_WINDOWS + window - 1
-    dense = transitions.dense()[0, :count].double()
-    windows = range(min(MAX_WINDOWS, len(dense) - window + 1))
-    product = torch.stack([_chain(dense[t : t + window]) for t in windows])
-    norm = torch.linalg.matrix_norm(product, ord=2).max()
-    return np.asarray(torch.linalg.eigvals(product).cpu().numpy()), float(norm)
-
-
-def _chain(matrices: Tensor) -> Tensor:
-    """A_last … A_first of matrices [time, heads, key, key]."""
-    product = matrices[0]
-    for matrix in matrices[1:]:
-        product = matrix @ product
-    return product
-
-
-def _gates(transitions: Transitions) -> tuple[str, FloatArray]:
-    if isinstance(transitions, HouseholderTransitions):
-        return "beta", np.asarray(transitions.beta[0].flatten(1).double().cpu().numpy())
-    if isinstance(transitions, DiagonalTransitions):
-        return "a", np.asarray(transitions.decay[0].flatten(1).double().cpu().numpy())
-    if isinstance(transitions, RankOneTransitions):
-        return "a", np.asarray(transitions.w[0].flatten(1).double().cpu().numpy())
-    diagonal = transitions.dense()[0].diagonal(dim1=-2, dim2=-1)
-    return "a", np.asarray(diagonal.flatten(1).double().cpu().numpy())
-
-
-# -- running models -----------------------------------------------------------------------------
-
-
-def _word(model: nn.Module, inputs: Any, machine: Machine | None) -> tuple[Tensor, tuple[str, ...]]:
+def _word(
+    model: nn.Module, inputs: Word | Tensor | None, machine: Machine | None
+) -> tuple[Int[Tensor, "time"], tuple[str, ...]]:
     if inputs is None:
         size = machine.num_letters if machine is not None else _vocabulary(model)
         rng = np.random.default_rng(0)
@@ -342,121 +258,13 @@ def _word(model: nn.Module, inputs: Any, machine: Machine | None) -> tuple[Tenso
     if letters.ndim != 1 or not len(letters) or letters.dtype.kind not in "iu":
         raise ValueError("audit reads one word of at least one token, as token numbers")
     names = letters.tolist() if machine is None else [machine.alphabet[x] for x in letters.tolist()]
-    return torch.from_numpy(letters.astype(np.int64))[None], tuple(map(str, names))
+    return torch.from_numpy(letters.astype(np.int64)), tuple(map(str, names))
 
 
 def _vocabulary(model: nn.Module) -> int:
     if isinstance(model, Tagger):
         return model.config.vocab_size
     raise ValueError("this model does not say how many tokens it has; give inputs")
-
-
-def _observe(model: nn.Module, word: Tensor) -> list[tuple[str, Layer, Transitions, Tensor]]:
-    """Name, layer, its transitions on the word and its inputs [time, d_model], in running order."""
-    calls: dict[str, tuple[Layer, Tensor, Any]] = {}
-    hooks = []
-
-    def watch(name: str, layer: Layer) -> Any:
-        def before(_: nn.Module, args: tuple[Any, ...]) -> None:
-            calls[name] = (layer, args[0], args[1] if len(args) > 1 else None)
-
-        return layer.register_forward_pre_hook(before)
-
-    for name, module in model.named_modules():
-        if isinstance(module, Layer):
-            hooks.append(watch(name, module))
-    if not hooks:
-        raise ValueError(f"{type(model).__name__} holds no layer of statetrack.layers to audit")
-    device = next(iter([*model.parameters(), *model.buffers()])).device
-    try:
-        with torch.no_grad():
-            model(word.to(device))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    with torch.no_grad():
-        return [
-            (name, layer, layer.transitions(x, state), x[0].float())
-            for name, (layer, x, state) in calls.items()
-        ]
-
-
-# -- Lemma P ------------------------------------------------------------------------------------
-
-
-def _periods(model: nn.Module, machine: Machine, eta: float) -> tuple[PeriodCheck, ...]:
-    """Lemma P for generators of the machine's groups, each on powers of its word."""
-    found = []
-    for permutator in facts(machine).permutators:
-        for generator, u in zip(permutator.group.generators, permutator.words, strict=True):
-            longest = max(cycles(generator), key=len)
-            start = permutator.states[longest[0]]
-            order = len(longest)
-            repeats = 4 * order + 8
-            if order < 2 or repeats * len(u) > MAX_PERIOD_WORD:
-                continue
-            prefix = _path(machine, start)
-            word = torch.tensor([*prefix, *list(u) * repeats])[None]
-            periods = _layer_periods(model, word, len(prefix), len(u), repeats, eta)
-            known = math.prod(p or 1 for p in periods)
-            enough = None not in periods and known % order == 0
-            letters = tuple(str(machine.alphabet[a]) for a in u)
-            found.append(PeriodCheck(letters, order, periods, enough))
-            if len(found) == MAX_PERIODS:
-                return tuple(found)
-    return tuple(found)
-
-
-def _layer_periods(
-    model: nn.Module, word: Tensor, prefix: int, length: int, repeats: int, eta: float
-) -> tuple[int | None, ...]:
-    """For each layer the period of the product over one period of its inputs; None if none."""
-    periods: list[int | None] = []
-    for _, _, transitions, x in _observe(model, word):
-        blocks = x[prefix:].reshape(repeats, -1)
-        period = _period(blocks[repeats // 2 :])
-        if period is None:
-            periods.append(None)
-            continue
-        last = period * length
-        if isinstance(transitions, DiagonalTransitions):
-            values = transitions.decay[0, -last:].double().prod(0).to(torch.complex128)
-        else:
-            values = torch.linalg.eigvals(_chain(transitions.dense()[0, -last:].double()))
-        around = values[values.abs() >= 1 - eta].flatten().cpu().numpy()
-        periods.append(_turns(np.asarray(around), 4 * repeats))
-    return tuple(periods)
-
-
-def _period(blocks: Tensor) -> int | None:
-    """The smallest p with blocks[i] = blocks[i + p] throughout."""
-    count = len(blocks)
-    for p in range(1, count // 2 + 1):
-        if torch.allclose(blocks[:-p], blocks[p:], rtol=1e-3, atol=1e-3):
-            return p
-    return None
-
-
-def _turns(values: ComplexArray, limit: int) -> int | None:
-    """The smallest power that brings all these eigenvalues back to 1."""
-    angles = np.angle(values)
-    for power in range(1, limit + 1):
-        turned = np.abs(np.exp(1j * power * angles) - 1)
-        if (turned < 0.02).all():
-            return power
-    return None
-
-
-def _path(machine: Machine, state: int) -> list[int]:
-    """A shortest word from the start to a state."""
-    found: dict[int, list[int]] = {0: []}
-    queue = [0]
-    for q in queue:
-        for letter, target in enumerate(machine.delta[q].tolist()):
-            if target not in found:
-                found[target] = [*found[q], letter]
-                queue.append(target)
-    return found[state]
 
 
 def _number(value: complex) -> str:

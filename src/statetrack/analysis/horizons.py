@@ -7,15 +7,16 @@ with the length.
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from statetrack import tasks
 from statetrack._typing import Bool
+from statetrack.layers import Attention
 from statetrack.models import Tagger
 from statetrack.tasks import Batch, Task
 from statetrack.training.precision import autocast
 
-__all__ = ["LENGTHS", "SEQUENCES", "exact_to", "horizon", "why_none"]
+__all__ = ["LENGTHS", "SEQUENCES", "exact_to", "horizon", "why_no_horizon"]
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 SEQUENCES = 256
@@ -46,7 +47,7 @@ def horizon(
     >>> list(horizon(model, "parity", (16, 4), sequences=2))
     [4, 16]
     """
-    reason = why_none(model)
+    reason = why_no_horizon(model)
     if reason is not None:
         raise ValueError(reason)
     task = tasks.get(task) if isinstance(task, str) else task
@@ -65,9 +66,9 @@ def horizon(
     return found
 
 
-def why_none(model: Tagger) -> str | None:
+def why_no_horizon(model: nn.Module) -> str | None:
     """Why `horizon` refuses a model, or `None`."""
-    if any(mixer.layer == "Attention" for mixer in model.config.backbone.mixers):
+    if any(isinstance(part, Attention) for part in model.modules()):
         return (
             "Attention keeps every token it has read, so its memory grows with the length: there "
             "is no state to hand from piece to piece"

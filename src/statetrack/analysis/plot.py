@@ -1,18 +1,18 @@
-"""Pictures of an audit and of a machine; needs matplotlib."""
+"""The picture of an audit; needs matplotlib."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from statetrack.automata import Machine
-
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from statetrack.analysis.audit import Audit
 
 
-def spectrum_figure(audit: Audit) -> Any:
+def spectrum_figure(audit: Audit) -> Figure:
     """Left the eigenvalues of all layers in the complex plane, right β or a for each token."""
     figure_class = _figure_class()
     count = len(audit.layers)
@@ -47,54 +47,7 @@ def spectrum_figure(audit: Audit) -> Any:
     return figure
 
 
-def machine_figure(machine: Machine) -> Any:
-    """The state diagram of a small machine, states on a circle."""
-    figure = _figure_class()(figsize=(4.6, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    n = machine.num_states
-    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
-    place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    accepting = machine.outputs if machine.outputs.dtype == np.bool_ else np.zeros(n, dtype=bool)
-    for q, (x, y) in enumerate(place):
-        axes.scatter(x, y, s=900, facecolor="white", edgecolor="black", zorder=3)
-        if accepting[q]:
-            axes.scatter(x, y, s=650, facecolor="white", edgecolor="black", zorder=3)
-        axes.text(x, y, str(q), ha="center", va="center", zorder=4)
-        for target in sorted(set(machine.delta[q].tolist())):
-            letters = [
-                str(a)
-                for a, to in zip(machine.alphabet, machine.delta[q], strict=True)
-                if to == target
-            ]
-            _arrow(axes, place[q], place[target], ",".join(letters))
-    axes.annotate(
-        "", place[0] + (-0.19, 0.08), place[0] + (-0.55, 0.25), arrowprops={"arrowstyle": "->"}
-    )
-    axes.set_xlim(-1.7, 1.7)
-    axes.set_ylim(-1.6, 1.7)
-    axes.set_aspect("equal")
-    axes.axis("off")
-    return figure
-
-
-def _arrow(axes: Any, start: Any, end: Any, label: str) -> None:
-    if (start == end).all():
-        turn = np.linspace(0, 2 * np.pi, 60)
-        axes.plot(
-            *(1.2 * start[:, None] + 0.15 * np.stack([np.cos(turn), np.sin(turn)])),
-            color="black",
-            linewidth=1,
-        )
-        axes.text(*(1.47 * start), label, ha="center", va="center")
-        return
-    style = {"arrowstyle": "->", "connectionstyle": "arc3,rad=0.2", "shrinkA": 16, "shrinkB": 16}
-    axes.annotate("", end, start, arrowprops=style)
-    across = end - start
-    side = np.array([-across[1], across[0]]) / np.linalg.norm(across)
-    axes.text(*((start + end) / 2 - 0.22 * side), label, ha="center", va="center")
-
-
-def _figure_class() -> Any:
+def _figure_class() -> type[Figure]:
     try:
         from matplotlib.figure import Figure
     except ImportError:

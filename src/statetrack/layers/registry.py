@@ -21,7 +21,7 @@ from statetrack.layers.mlstm import MLSTM
 from statetrack.layers.rwkv7 import RWKV7
 from statetrack.layers.slstm import SLSTM
 
-__all__ = ["LAYERS", "get", "has_depth", "options", "register"]
+__all__ = ["BUILT_IN", "LAYERS", "get", "has_depth", "options", "register"]
 
 AnyLayer = TypeVar("AnyLayer", bound=type[Layer])
 
@@ -43,6 +43,9 @@ LAYERS: dict[str, type[Layer]] = {
         SLSTM,
     )
 }
+
+BUILT_IN = frozenset(LAYERS)
+"""Those that come with the package."""
 
 
 def register(layer: AnyLayer) -> AnyLayer:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statetrack.analysis.runs import AUDIT, read_audit
+from statetrack.analysis.audit_file import (
+    AUDIT,
+    NEAR_MINUS_ONE,
+    LayerSpectrum,
+    RunAudit,
+    read_audit,
+)
 from statetrack.experiments.plan import Plan
 from statetrack.report.cells import Cell, cells, summary_row
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture, styles
@@ -227,7 +233,7 @@ def _why_empty(cell: Cell, place: _Place) -> str:
 def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
     """How far the best runs carry, and which of their heads reach down to -1."""
     audited = [(cell, found) for cell in table if (found := _audit_of(cell)) is not None]
-    lengths = sorted({length for _, found in audited for length, _ in found["horizon"]["accuracy"]})
+    lengths = sorted({at.length for _, found in audited for at in found.horizon.accuracy})
     if not audited:
         return []
     heading = "".join(f" {length} |" for length in lengths)
@@ -240,14 +246,13 @@ def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
     for cell, found in audited:
         assert cell.best is not None
         record = cell.best.folder / AUDIT
-        accuracy = {length: share for length, share in found["horizon"]["accuracy"]}
-        lowest = min((layer["lowest"] for layer in found["layers"]), default=None)
+        accuracy = {at.length: at.share for at in found.horizon.accuracy}
         columns = [
             cell.config.learns.name,
             cell.label,
-            "" if lowest is None else place.link(f"{lowest:z.3f}", record),
-            found["note"] or "; ".join(_low_heads(found["layers"])) or "none",
-            _by_token(found["layers"]),
+            "" if found.lowest is None else place.link(f"{found.lowest:z.3f}", record),
+            found.note or "; ".join(_low_heads(found.layers)) or "none",
+            _by_token(found.layers),
             *(
                 place.link(f"{accuracy[length]:.3f}", record) if length in accuracy else ""
                 for length in lengths
@@ -257,35 +262,35 @@ def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
     return lines
 
 
-def _audit_of(cell: Cell) -> dict[str, Any] | None:
+def _audit_of(cell: Cell) -> RunAudit | None:
     return None if cell.best is None else read_audit(cell.best)
 
 
-def _low_heads(layers: Sequence[Mapping[str, Any]]) -> list[str]:
+def _low_heads(layers: Sequence[LayerSpectrum]) -> list[str]:
     said = []
     for number, layer in enumerate(layers, 1):
-        heads = layer["heads_below"]["-0.99"]
+        heads = layer.heads_below[NEAR_MINUS_ONE]
         if heads:
             which = f" ({', '.join(map(str, heads))})" if len(heads) <= SHOWN_HEADS else ""
-            said.append(f"layer {number}: {len(heads)} of {layer['heads']}{which}")
+            said.append(f"layer {number}: {len(heads)} of {layer.heads}{which}")
     return said
 
 
-def _by_token(layers: Sequence[Mapping[str, Any]]) -> str:
+def _by_token(layers: Sequence[LayerSpectrum]) -> str:
     """The lowest head of all, and its lowest eigenvalue on each token, at most four of them."""
     heads = [
-        (min(least for least, _ in head["by_token"].values()), number, head)
+        (min(extent.least for extent in head.by_token.values()), number, head)
         for number, layer in enumerate(layers, 1)
-        for head in layer["low_heads"]
+        for head in layer.low_heads
     ]
     if not heads:
         return ""
     _, number, head = min(heads, key=lambda item: item[:2])
-    rows = sorted(head["by_token"].items(), key=lambda item: (item[1][0], item[0]))
-    shown = [f"`{token}` {least:.2f}" for token, (least, _) in rows]
+    rows = sorted((extent.least, token) for token, extent in head.by_token.items())
+    shown = [f"`{token}` {least:.2f}" for least, token in rows]
     if len(shown) > 4:
         shown = [*shown[:2], "…", shown[-1]]
-    return f"layer {number}, head {head['head']}: {', '.join(shown)}"
+    return f"layer {number}, head {head.head}: {', '.join(shown)}"
 
 
 # -- pictures -----------------------------------------------------------------------------------
@@ -342,7 +347,7 @@ def _spectra(
     lines = []
     for cell in table:
         found = _audit_of(cell)
-        if found is None or not found["spectrum"] or cell.group is None:
+        if found is None or not found.spectrum or cell.group is None:
             continue
         seen = spectrum(cell.group)
         assert seen is not None

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from statetrack.analysis import read_audit
 from statetrack.experiments.plan import Plan
 from statetrack.report import figures
 from statetrack.report.book import make_book
 from statetrack.report.page import build, pictures, render, report_styles
-from statetrack.report.tables import exact_length
 from statetrack.runs import Run, find_runs
 from statetrack.runs.files import write_atomically
 
@@ -42,7 +42,6 @@ def _check(run: Run) -> None:
         "records.jsonl": lambda: sum(record.value for record in run.records),
         "run.json": lambda: run.info.get("wall_s"),
         "error.txt": lambda: run.error,
-        "audit.json": lambda: exact_length(run),
     }
     for name, read in readers.items():
         try:
@@ -50,6 +49,7 @@ def _check(run: Run) -> None:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{run.folder} is broken: {name} cannot be read ({reason})") from error
+    read_audit(run)
 
 
 def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -> Path:

@@ -75,6 +75,16 @@ class Report:
     runs: int
     finished: int
 
+    @property
+    def not_kept(self) -> dict[str, list[str]]:
+        """Task -> models whose best run has neither an audit nor weights to look at."""
+        found: dict[str, list[str]] = {}
+        for task in self.tasks:
+            for one in task.spectra:
+                if not one.kept:
+                    found.setdefault(task.name, []).append(one.label)
+        return found
+
 
 def build(runs: Sequence[Run]) -> Report:
     """All tables of the page from the records of `runs`."""

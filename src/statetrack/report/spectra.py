@@ -2,37 +2,33 @@
 
 from dataclasses import dataclass
 
-from statetrack.analysis.runs import look_at, read_audit
+from statetrack.analysis import read_audit
+from statetrack.analysis.run_audit import look_at
+from statetrack.analysis.spectra import Dot
 from statetrack.report.tables import Group
+from statetrack.runs.folder import MODEL
 
-__all__ = ["Dot", "Spectrum", "spectrum"]
-
-
-@dataclass(frozen=True)
-class Dot:
-    """Eigenvalues of one layer that are (nearly) alike: their place and their share of all."""
-
-    layer: int
-    real: float
-    imag: float
-    share: float
+__all__ = ["Spectrum", "spectrum"]
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What A(x_t) of a trained model looks like; without dots, `reason` says why.
+    """What A(x_t) of a trained model looks like; without dots, one of the last two says why.
 
     Attributes:
         label: the model.
         seed: of the run it is taken from, the best of its group.
         dots: by layer and place.
         lowest: the least real part.
+        kept: whether there is anything to look at: an audit, or the weights.
+        reason: what is wrong with what there is.
     """
 
     label: str
     seed: int
     dots: tuple[Dot, ...] = ()
     lowest: float | None = None
+    kept: bool = True
     reason: str | None = None
 
 
@@ -45,15 +41,15 @@ def spectrum(group: Group) -> Spectrum | None:
         return None
     best = group.ranked[0]
     seed = best.config.seed
+    found = read_audit(best)
+    if found is None and not (best.folder / MODEL).exists():
+        return Spectrum(group.label, seed, kept=False)
     try:
-        found = read_audit(best) or look_at(best)
+        found = found or look_at(best, lengths=())
     except Exception as error:  # whatever is wrong with the weights, the rest of the page stands
-        reason = f"{best.folder.name}/model.safetensors cannot be read: {_first_line(error)}"
+        reason = f"{best.folder.name}/{MODEL} cannot be read: {_first_line(error)}"
         return Spectrum(group.label, seed, reason=reason)
-    if found["note"] is not None:
-        return Spectrum(group.label, seed, reason=found["note"])
-    dots = tuple(Dot(*dot) for dot in found["spectrum"])
-    return Spectrum(group.label, seed, dots, min(layer["lowest"] for layer in found["layers"]))
+    return Spectrum(group.label, seed, found.spectrum, found.lowest, reason=found.note)
 
 
 def _first_line(error: Exception) -> str:

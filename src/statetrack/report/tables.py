@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statetrack import tasks
-from statetrack.analysis.runs import read_audit
+from statetrack.analysis.audit_file import ALMOST_ALL, read_audit
 from statetrack.report.paper import best_in_paper
 from statetrack.runs import Record, Run
 from statetrack.runs.labels import model_label
@@ -263,7 +263,7 @@ def row(group: Group) -> Row:
 def exact_length(run: Run) -> int | None:
     """The greatest length up to which the run's audit found 99 % right; `None` if there is none."""
     audit = read_audit(run)
-    return None if audit is None else audit["horizon"]["exact_to"].get("0.99")
+    return None if audit is None else audit.horizon.exact_to.get(ALMOST_ALL)
 
 
 def _within_training(run: Run) -> float | None:

@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checksum", "exclusive", "write_atomically", "write_folder_atomically", "write_json"]
+__all__ = [
+    "InUse",
+    "checksum",
+    "exclusive",
+    "write_atomically",
+    "write_folder_atomically",
+    "write_json",
+]
 
 TEMPORARY = ".tmp-"
 
@@ -59,6 +66,10 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
+class InUse(ValueError):
+    """Another process holds the lock."""
+
+
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Holds a lock on `path`, which the system drops when the process ends, however it ends."""
@@ -71,7 +82,7 @@ def exclusive(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
+            raise InUse(
                 f"{path.parent} is in use: another process is working on this run"
             ) from None
         yield

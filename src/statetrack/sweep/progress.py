@@ -1,32 +1,77 @@
-"""A bar per run: loss, accuracy, steps per second, time left. Quiet where there is no terminal."""
+"""What runs say while they train: bars on a terminal, plain lines where there is none."""
 
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from statetrack.runs.folder import Run
 from statetrack.runs.labels import label
 from statetrack.runs.records import Record
 from statetrack.training.config import RunConfig
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "Silent", "Watch"]
+
+LINE_S = 10.0
+"""Where there is no terminal: the least time between two lines about one run."""
+
+
+@runtime_checkable
+class Watch(Protocol):
+    """Hears of all that happens in a sweep; `Progress` is one."""
+
+    def begin(self, configs: Sequence[RunConfig], root: Path, *, finished: int = 0) -> None:
+        """These are to be trained in `root`; so many of them are finished already."""
+        ...
+
+    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+        """A run trains and has reported `rows`, none of them if it has only begun."""
+        ...
+
+    def held(self, config: RunConfig) -> None:
+        """A run waits for another process, which is training it."""
+        ...
+
+    def ended(self, config: RunConfig, run: Run) -> None:
+        """A run has finished or failed."""
+        ...
+
+
+class Silent:
+    """A `Watch` that tells nobody."""
+
+    def begin(self, configs: Sequence[RunConfig], root: Path, *, finished: int = 0) -> None:
+        pass
+
+    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+        pass
+
+    def held(self, config: RunConfig) -> None:
+        pass
+
+    def ended(self, config: RunConfig, run: Run) -> None:
+        pass
 
 
 class Progress:
-    """Bars on standard error for the runs it is told of; nothing if that is not a terminal.
+    """Tells standard error about runs: a line at the start, then bars, or lines without a terminal.
 
     with Progress() as progress:
-        run(config, watcher=progress)
+        progress.begin([config], Path("runs"))
+        run(config, "runs", watcher=progress)
+
+    `run_many` calls `begin` itself.
     """
 
-    def __init__(self, *, total_runs: int = 1, quiet: bool | None = None) -> None:
-        self._bars: Any = None
+    def __init__(self) -> None:
+        self._bars: Any = _make_bars() if sys.stderr.isatty() else None
         self._tasks: dict[str, Any] = {}
-        self._last: dict[str, dict[str, float]] = {}
         self._all: Any = None
-        if sys.stderr.isatty() if quiet is None else not quiet:
-            self._bars = _make_bars()
-        if self._bars is not None and total_runs > 1:
-            self._all = self._bars.add_task("all runs", total=total_runs, note="")
+        self._total = self._over = 0
+        self._seen: dict[str, dict[str, float]] = {}
+        self._said: dict[str, float] = {}
 
     def __enter__(self) -> "Progress":
         if self._bars is not None:
@@ -42,35 +87,78 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
-        """Moves the bar of `config` to where `rows` are; without rows it has only begun."""
-        if self._bars is None:
-            return
-        key = config.fingerprint
-        if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(
-                label(config), total=config.steps, completed=0, note="starting"
+    def begin(self, configs: Sequence[RunConfig], root: Path, *, finished: int = 0) -> None:
+        """Says what is to be done."""
+        self._total, self._over = len(configs), finished
+        if len(configs) == 1:
+            what = f"{_named(configs[0])}: {configs[0].steps} steps"
+        else:
+            what = f"{len(configs)} runs"
+        self._print(f"{what} in {root}" + (f", {finished} finished already" if finished else ""))
+        if self._bars is not None and len(configs) > 1:
+            self._all = self._bars.add_task(
+                "all runs", total=len(configs), completed=finished, note=""
             )
+
+    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+        """Says where `config` is; without rows it has only begun."""
+        key = config.fingerprint
+        is_first = key not in self._seen
         if not rows:
+            if is_first:
+                self._show(config, "starting")
             return
-        if key not in self._last:
-            # The first report: speed is counted from here, not from compiling.
-            self._bars.reset(self._tasks[key])
-        seen = self._last.setdefault(key, {})
+        seen = self._seen.setdefault(key, {})
         for row in rows:
             if row.length is None:
                 seen[f"{row.split} {row.metric}"] = row.value
-        self._bars.update(self._tasks[key], completed=rows[-1].step, note=_note(seen))
+        if is_first and key in self._tasks:
+            # The first report: speed is counted from here, not from compiling.
+            self._bars.reset(self._tasks[key])
+        self._show(config, _note(seen), step=rows[-1].step)
 
-    def finished(self, config: RunConfig) -> None:
-        """Takes the bar of `config` away and counts the run."""
-        if self._bars is None:
-            return
+    def held(self, config: RunConfig) -> None:
+        """Says, once in a while, that the run is another's."""
+        self._show(config, "another process trains it; waiting")
+
+    def ended(self, config: RunConfig, run: Run) -> None:
+        """Counts the run, says how it ended, and takes its bar away."""
+        self._over += 1
+        reason = (run.error or "it was interrupted").strip().splitlines()[-1]
+        how = "finished" if run.finished else f"failed: {reason}"
+        note = _note(self._seen.get(config.fingerprint, {}))
+        if self._bars is None or not run.finished:
+            text = f"{_named(config)}: {how}" + (f", {note}" if run.finished and note else "")
+            self._print(
+                text + (f" ({self._over} of {self._total} runs)" if self._total > 1 else "")
+            )
         task = self._tasks.pop(config.fingerprint, None)
         if self._all is not None:
             self._bars.advance(self._all)
             if task is not None:
                 self._bars.remove_task(task)
+
+    def _show(self, config: RunConfig, note: str, step: int = 0) -> None:
+        key = config.fingerprint
+        if self._bars is not None:
+            if key not in self._tasks:
+                self._tasks[key] = self._bars.add_task(label(config), total=config.steps, note=note)
+            self._bars.update(self._tasks[key], completed=step, note=note)
+        elif time.monotonic() - self._said.get(key, -LINE_S) >= LINE_S:
+            self._said[key] = time.monotonic()
+            at = f"step {step} of {config.steps}, " if step else ""
+            self._print(f"{_named(config)}: {at}{note}")
+
+    def _print(self, text: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _named(config: RunConfig) -> str:
+    """A run, told from the others of its sweep."""
+    return f"{label(config)}, lr {config.optimizer.lr:g}, seed {config.seed}"
 
 
 def _note(seen: dict[str, float]) -> str:

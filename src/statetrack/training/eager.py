@@ -1,5 +1,6 @@
 """The eager executor: one run, one operation after the other, on any device."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 
@@ -49,7 +50,8 @@ class Eager(Executor):
         factor = config.schedule.factor(at, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = config.optimizer.lr * factor
-        loss, right = evaluation.loss_and_accuracy(*self._answers(self._next_batch()))
+        answers = self._answers(self._next_batch(), self._dice(at))
+        loss, right = evaluation.loss_and_accuracy(*answers)
         self.optimizer.zero_grad()
         loss.backward()
         limit = config.optimizer.clip_norm
@@ -57,13 +59,22 @@ class Eager(Executor):
         self.optimizer.step()
         return loss.detach(), right, norm
 
+    def _dice(self, at: int) -> torch.Generator | None:
+        """For dropout: it follows from the seed and the step, so that a run may be cut anywhere."""
+        if self.config.model.backbone.dropout == 0:
+            return None
+        digest = hashlib.sha256(f"dropout {self.config.seed} {at}".encode()).digest()
+        return torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
+
     def _next_batch(self) -> Batch:
         low, high = self.config.train_lengths
         return self.task.sample(
             self.config.batch, high, min_length=low, generator=self.stream, device=self.device
         )
 
-    def _answers(self, batch: Batch) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked"]]:
+    def _answers(
+        self, batch: Batch, dice: torch.Generator | None
+    ) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked"]]:
         """What the model says wherever something is asked, and what it should say."""
         on_cpu = self.device.type == "cpu"
         groups = narrow(batch, self.config.model.backbone.d_model) if on_cpu else [batch]
@@ -71,7 +82,7 @@ class Eager(Executor):
         for group in groups:
             read_at, asked = (None, group.targets) if self.task.dense else group.last_answer
             with autocast(self.device, self.config.precision):
-                said, _ = self.model(group.tokens, read_at=read_at)
+                said, _ = self.model(group.tokens, read_at=read_at, generator=dice)
             scores.append(said.flatten(0, 1))
             targets.append(asked.flatten())
         return torch.cat(scores), torch.cat(targets)
@@ -82,7 +93,11 @@ class Eager(Executor):
                 scores: Tensor = self.model(tokens, read_at=read_at)[0]
             return scores[None]
 
-        return evaluation.tally(predict, batches, runs=1, dense=self.judge.dense)
+        self.model.eval()
+        try:
+            return evaluation.tally(predict, batches, runs=1, dense=self.judge.dense)
+        finally:
+            self.model.train()
 
     def keep_only(self, runs: Sequence[int]) -> None:
         """Nothing to do: the only run ends with the engine."""

@@ -13,7 +13,7 @@ from statetrack.training.config import RunConfig
 from statetrack.training.eager import Eager
 from statetrack.training.executor import Executor, Stretch
 from statetrack.training.precision import avoid_amx_trap
-from statetrack.training.stacked import Stacked, stacks
+from statetrack.training.stacked import Stacked, can_stack, stacks
 
 __all__ = ["Engine", "NonFiniteLoss", "train"]
 
@@ -30,7 +30,7 @@ class Engine:
     whatever executor it was begun with. A run ends at the last step, when it is solved
     (`solved[r]`), or when its loss or gradient is not finite (`failed[r]`); the others go on.
 
-    On a CPU one run trains eagerly; several, and every run on a GPU, train stacked.
+    On a CPU one run trains eagerly; several, and every run on a GPU, train stacked if they can.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Engine:
         self.validation = evaluation.held_out(self.config, "validation", self.device)
         if executor is None:
             alone = len(self.configs) == 1 and self.device.type == "cpu"
-            executor = Eager if alone else Stacked
+            executor = Eager if alone or not can_stack(self.config) else Stacked
         self.executor: Executor = executor(self.configs, self.device, self.validation)
 
     @property

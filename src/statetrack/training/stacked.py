@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 
 from statetrack import ops, tasks
 from statetrack._typing import Bool, Float, Int
+from statetrack.layers.registry import BUILT_IN
 from statetrack.models import Tagger
 from statetrack.models.parts import look_up
 from statetrack.runs.identity import same_but_for
@@ -34,7 +35,7 @@ from statetrack.training.optimizer import decays
 from statetrack.training.packing import Layout, in_rows, packed, room_for
 from statetrack.training.precision import autocast
 
-__all__ = ["Stacked", "stacks"]
+__all__ = ["Stacked", "can_stack", "stacks"]
 
 MOST_RUNS = 16
 """Runs in one stack: beyond it a GPU is full at the paper's sizes, and memory is what grows."""
@@ -50,8 +51,19 @@ OWN = (
     "optimizer.lr",
     "optimizer.weight_decay",
     "optimizer.clip_norm",
+    "evaluation.every",
 )
-"""What the runs of a stack may differ in."""
+"""What the runs of a stack may differ in. They are evaluated in step, which is checked apart."""
+
+
+def can_stack(config: RunConfig) -> bool:
+    """Whether a run can be one of several, or be compiled: not with layers of your own or dropout.
+
+    Layers of your own may do what cannot be mapped over runs; dropout would need a stream of random
+    numbers for each of them.
+    """
+    backbone = config.model.backbone
+    return backbone.dropout == 0 and all(mixer.layer in BUILT_IN for mixer in backbone.mixers)
 
 
 def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[RunConfig]]:
@@ -59,7 +71,8 @@ def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[Run
     groups: dict[object, list[RunConfig]] = {}
     for config in configs:
         in_step = (config.log_every, config.checkpoint_every, config.evaluation.every)
-        groups.setdefault((same_but_for(config, OWN), *in_step), []).append(config)
+        own = None if can_stack(config) else config.fingerprint
+        groups.setdefault((same_but_for(config, OWN), *in_step, own), []).append(config)
     return [
         group[first : first + most]
         for group in groups.values()
@@ -85,7 +98,7 @@ class Stacked(Executor):
         models = [c.build(torch.Generator("cpu").manual_seed(c.seed)) for c in self.configs]
         self.layout = _Layout(models[0])
         weights = torch.stack([self.layout.flat(dict(m.named_parameters())) for m in models])
-        self.model = models[0].to(self.device)  # its structure is used, its weights are not
+        self.model: Tagger = models[0].to(self.device)  # its structure is used, its weights are not
         self.body = _Body(self.model)
         self.buffers = _Buffers(self.configs, weights.to(self.device), self.layout)
         self.weights = self.layout.views(self.buffers.weights)

@@ -1,23 +1,15 @@
-"""audit.json: the eigenvalues of a trained run and how far it carries."""
+"""Audits of trained runs: what is looked at, what is found, and the command."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from statetrack.analysis.runs import (
-    MAX_DOTS,
-    _layer,
-    audit_run,
-    describe,
-    dots,
-    eigenvalues,
-    read_audit,
-    to_audit,
-    words_of,
-)
+from statetrack.analysis import audit_run, read_audit, to_audit
+from statetrack.analysis.audit_file import Extent, Lowest, LowHead
+from statetrack.analysis.run_audit import layer_spectrum, look_at, words_of
+from statetrack.analysis.spectra import eigenvalues_on
 from statetrack.cli import main
 from statetrack.runs import Run
 from statetrack.runs.labels import eigen_range
@@ -43,24 +35,32 @@ def test_an_audit_says_what_the_transitions_are(trained: Path) -> None:
     found = audit_run(member, lengths=(8, 16), sequences=8)
     assert read_audit(member) == found
     words = words_of(member)
-    (values,) = eigenvalues(member.model(), words)
-    assert found["tokens"] == sum(map(len, words)) == len(values)
-    (layer,) = found["layers"]
-    assert (layer["kind"], layer["heads"], layer["keys"]) == ("DeltaNet", 2, 4)
-    assert layer["lowest"] == pytest.approx(float(values.real.min()), abs=1e-5)
-    assert layer["lowest_by_head"] == pytest.approx(values.real.amin(dim=(0, 2)).tolist(), abs=1e-5)
-    assert set(layer["lowest_by_token"]) == {"0", "1"}
-    low, head = layer["lowest_by_token"]["1"]
+    (values,) = eigenvalues_on(member.model(), words).values()
+    assert found.tokens == sum(map(len, words)) == len(values)
+    (layer,) = found.layers
+    assert (layer.name, layer.kind) == ("backbone.blocks.0.mixer", "DeltaNet")
+    assert (layer.heads, layer.keys) == (2, 4)
+    assert found.lowest == layer.lowest == pytest.approx(float(values.real.min()), abs=1e-5)
+    assert layer.lowest_by_head == pytest.approx(values.real.amin(dim=(0, 2)).tolist(), abs=1e-5)
+    assert set(layer.lowest_by_token) == {"0", "1"}
     ones = values[torch.cat(words) == 2].real.amin(dim=(0, 2))
-    assert (low, head) == (pytest.approx(float(ones.min()), abs=1e-5), int(ones.argmin()))
-    assert sum(share for *_, share in found["spectrum"]) == pytest.approx(1, abs=1e-5)
-    assert found["theorem1"].keys() == {"weak", "strong", "where"}
-    measured = found["horizon"]
-    assert [length for length, _ in measured["accuracy"]] == [8, 16]
-    assert (measured["task"], measured["sequences"], measured["device"]) == ("parity", 8, "cpu")
-    assert set(measured["exact_to"]) == {"0.99", "1"}
-    assert any("theorem 1" in line for line in describe(found))
+    lowest = pytest.approx(float(ones.min()), abs=1e-5)
+    assert layer.lowest_by_token["1"] == (lowest, int(ones.argmin()))
+    assert sum(dot.share for dot in found.spectrum) == pytest.approx(1, abs=1e-5)
+    assert found.theorem1 is not None and found.theorem2 is not None and found.note is None
+    measured = found.horizon
+    assert [at.length for at in measured.accuracy] == [8, 16]
+    assert (measured.task, measured.sequences, measured.device) == ("parity", 8, "cpu")
+    assert set(measured.exact_to) == {0.99, 1.0}
     (member.folder / "audit.json").unlink()
+
+
+def test_looking_writes_nothing(trained: Path) -> None:
+    member = Run(trained / tiny.config().fingerprint)
+    found = look_at(member, lengths=())
+    assert found.layers and found.horizon.accuracy == ()
+    assert found.horizon.exact_to == {0.99: None, 1.0: None}
+    assert read_audit(member) is None
 
 
 def test_heads_that_reach_down_are_named_token_by_token() -> None:
@@ -69,35 +69,28 @@ def test_heads_that_reach_down_are_named_token_by_token() -> None:
     b = torch.tensor([[1.0, 0.2], [-1.0, 1.0], [1.0, 0.3]])
     again = torch.tensor([[1.0, 0.2], [-0.97, 1.0], [1.0, 0.3]])
     values = torch.stack([a, b, again]).to(torch.complex128)
-    found = _layer(values, torch.tensor([0, 2, 2]), ("a", "never", "b"))
-    assert found["lowest_by_head"] == [0.2, -1.0, -0.95]
-    assert found["heads_below"] == {"-0.9": [1, 2], "-0.99": [1]}
-    assert found["lowest_by_token"] == {"a": [-0.95, 2], "b": [-1.0, 1]}
-    assert found["low_heads"] == [
-        {"head": 1, "by_token": {"a": [1.0, 1.0], "b": [-1.0, -0.97]}},
-        {"head": 2, "by_token": {"a": [-0.95, -0.95], "b": [0.3, 0.3]}},
-    ]
-    assert (found["highest"], found["largest_modulus"], found["not_real"]) == (1.0, 1.0, 0.0)
-
-
-def test_dots_are_few_and_the_commonest_stay() -> None:
-    spread = torch.linspace(-1, 1, 5000, dtype=torch.float64) * (1 + 0.3j)
-    many = [torch.cat([spread, torch.ones(5000)]).to(torch.complex128)] * 2
-    found = dots(many)
-    assert len(found) <= MAX_DOTS and found == sorted(found)
-    assert sum(share for *_, share in found) == pytest.approx(1, abs=1e-4)
-    assert max(found, key=lambda dot: dot[3])[1:3] == (1.0, 0.0)
+    found = layer_spectrum("0", "Layer", values, torch.tensor([0, 2, 2]), ("a", "never", "b"))
+    assert found.lowest_by_head == (0.2, -1.0, -0.95)
+    assert found.heads_below == {-0.9: (1, 2), -0.99: (1,)}
+    assert found.lowest_by_token == {"a": Lowest(-0.95, 2), "b": Lowest(-1.0, 1)}
+    assert found.low_heads == (
+        LowHead(head=1, by_token={"a": Extent(1.0, 1.0), "b": Extent(-1.0, -0.97)}),
+        LowHead(head=2, by_token={"a": Extent(-0.95, -0.95), "b": Extent(0.3, 0.3)}),
+    )
+    assert (found.highest, found.largest_modulus, found.not_real) == (1.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(("mixer", "horizon"), [("SLSTM", True), ("Attention", False)])
 def test_what_cannot_be_looked_at_has_a_note(mixer: str, horizon: bool, tmp_path: Path) -> None:
     member = run(tiny.config(model=tiny.model(mixer, num_heads=2)), tmp_path)
     found = audit_run(member, lengths=(8,), sequences=4)
-    assert found["layers"] == [] and f"{mixer} has no transitions" in found["note"]
-    assert bool(found["horizon"]["accuracy"]) == horizon
-    assert (found["horizon"]["note"] is None) == horizon
-    assert describe(found)[0] == found["note"]
-    json.dumps(read_audit(member), allow_nan=False)
+    assert found.layers == found.spectrum == () and found.theorem1 is None
+    assert found.lowest is None
+    assert found.note is not None and f"{mixer} has no transitions" in found.note
+    assert bool(found.horizon.accuracy) == horizon
+    assert (found.horizon.note is None) == bool(found.horizon.exact_to) == horizon
+    assert str(found).splitlines()[0] == found.note
+    assert read_audit(member) == found
 
 
 def test_of_a_folder_the_best_of_every_cell_is_audited(trained: Path) -> None:

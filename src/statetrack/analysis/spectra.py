@@ -1,0 +1,179 @@
+"""Eigenvalues of A(x_t) and of its products over consecutive tokens, and what they say."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from statetrack._typing import Float, Inexact, Int
+from statetrack.analysis.observe import observe
+from statetrack.layers.transitions import (
+    DiagonalTransitions,
+    HouseholderTransitions,
+    RankOneTransitions,
+    Transitions,
+)
+
+__all__ = [
+    "MAX_DOTS",
+    "ComplexArray",
+    "Dot",
+    "FloatArray",
+    "dots",
+    "eigenvalues",
+    "eigenvalues_on",
+    "gates",
+    "lifetime",
+    "product_eigenvalues",
+    "product_norm",
+    "products",
+]
+
+ComplexArray = NDArray[np.complex128]
+FloatArray = NDArray[np.float64]
+
+MAX_DOTS = 300
+
+
+def eigenvalues(transitions: Transitions) -> ComplexArray:
+    """Those of A(x_t) on the first sequence, [time, heads, key].
+
+    Where there is no closed form they are solved for in double precision.
+    """
+    closed = isinstance(transitions, DiagonalTransitions | RankOneTransitions)
+    if isinstance(transitions, HouseholderTransitions) and transitions.k.shape[2] == 1:
+        closed = True
+    if closed:
+        values = transitions.eigenvalues()[0].to(torch.complex128)
+    else:
+        values = torch.linalg.eigvals(transitions.dense()[0].double())
+    return np.asarray(values.cpu().numpy())
+
+
+def eigenvalues_on(
+    model: nn.Module, words: Iterable[Int[Tensor, "_"]]
+) -> dict[str, Inexact[Tensor, "tokens heads keys"]]:
+    """Layer -> the eigenvalues of A(x_t) over all tokens of `words`, one after the other.
+
+    They come from each layer's own formula, in the precision of the model. That is cheap for many
+    words; `eigenvalues` is for one word and exact.
+    """
+    found: dict[str, list[Tensor]] = {}
+    for word in words:
+        for seen in observe(model, word):
+            values = seen.transitions().eigenvalues()[0].to(torch.complex128)
+            found.setdefault(seen.name, []).append(values)
+    return {name: torch.cat(values) for name, values in found.items()}
+
+
+def gates(transitions: Transitions) -> tuple[str, FloatArray]:
+    """What the layer chose for each token, [time, numbers]: β, or the diagonal a of A(x_t)."""
+    if isinstance(transitions, HouseholderTransitions):
+        name, values = "beta", transitions.beta
+    elif isinstance(transitions, DiagonalTransitions):
+        name, values = "a", transitions.decay
+    elif isinstance(transitions, RankOneTransitions):
+        name, values = "a", transitions.w
+    else:
+        name, values = "a", transitions.dense().diagonal(dim1=-2, dim2=-1)
+    return name, np.asarray(values[0].flatten(1).double().cpu().numpy())
+
+
+# -- products -----------------------------------------------------------------------------------
+
+
+def products(
+    transitions: Transitions, windows: Sequence[slice]
+) -> Float[Tensor, "windows heads *key"]:
+    """A(x_last) … A(x_first) over each window of the first sequence, in double precision.
+
+    Diagonal transitions give the diagonals of the products, others the matrices.
+    """
+    if isinstance(transitions, DiagonalTransitions):
+        decay = transitions.decay[0].double()
+        return torch.stack([decay[window].prod(0) for window in windows])
+    dense = transitions.dense()[0]
+    return torch.stack([_chain(dense[window].double()) for window in windows])
+
+
+def product_eigenvalues(
+    found: Float[Tensor, "windows heads *key"],
+) -> Inexact[Tensor, "windows heads _"]:
+    """The eigenvalues of what `products` gave."""
+    return found.to(torch.complex128) if found.dim() == 3 else torch.linalg.eigvals(found)
+
+
+def product_norm(found: Float[Tensor, "windows heads *key"]) -> float:
+    """The greatest norm of what `products` gave, which eigenvalues do not show."""
+    return float((found.abs() if found.dim() == 3 else torch.linalg.matrix_norm(found, 2)).max())
+
+
+def _chain(matrices: Float[Tensor, "time heads key key"]) -> Float[Tensor, "heads key key"]:
+    product = matrices[0]
+    for matrix in matrices[1:]:
+        product = matrix @ product
+    return product
+
+
+# -- in words and pictures ----------------------------------------------------------------------
+
+
+def lifetime(modulus: float, remaining: float = 0.01) -> float:
+    """Tokens until a component with eigenvalue of this modulus has shrunk to `remaining`.
+
+    >>> round(lifetime(0.99))
+    458
+    >>> lifetime(1.0)
+    inf
+    """
+    if modulus >= 1 - 1e-9:  # what a double precision eigenvalue of modulus 1 may come out as
+        return math.inf
+    if modulus <= 0:
+        return 1.0
+    return math.log(1 / remaining) / -math.log(modulus)
+
+
+class Dot(NamedTuple):
+    """Eigenvalues of one layer that are nearly alike: where they are, and their share of all.
+
+    Layers are counted from 1.
+    """
+
+    layer: int
+    real: float
+    imag: float
+    share: float
+
+
+def dots(layers: Sequence[Inexact[Tensor, "_"]]) -> tuple[Dot, ...]:
+    """The eigenvalues of each layer, gathered on a grid, by layer and place.
+
+    The grid is the finest of a few that leaves at most `MAX_DOTS`. If even the coarsest leaves more
+    (a great many layers), the rarest are left out.
+    """
+    total = sum(len(values) for values in layers)
+    found: list[Dot] = []
+    for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
+        found = [
+            Dot(layer, real, imag, round(count / total, 7))
+            for layer, values in enumerate(layers, 1)
+            for real, imag, count in _grid(values, step)
+        ]
+        if len(found) <= MAX_DOTS:
+            break
+    return tuple(sorted(sorted(found, key=lambda dot: -dot.share)[:MAX_DOTS]))
+
+
+def _grid(values: Inexact[Tensor, "_"], step: float) -> list[tuple[float, float, int]]:
+    """Every place of the grid that has values, and how many."""
+    places, counts = torch.unique(
+        torch.view_as_real(values).div(step).round(), dim=0, return_counts=True
+    )
+    return [
+        (round(real * step, 6) + 0.0, round(imag * step, 6) + 0.0, count)
+        for (real, imag), count in zip(places.tolist(), counts.tolist(), strict=True)
+    ]

@@ -1,0 +1,33 @@
+"""error.txt belongs to whoever holds the lock, and never stands beside DONE."""
+
+from pathlib import Path
+
+from statetrack.runs.errors import forget_error, keep_error
+from statetrack.runs.files import exclusive
+
+
+def test_the_first_error_stays(tmp_path: Path) -> None:
+    assert keep_error(tmp_path, "first") and keep_error(tmp_path, "second")
+    assert (tmp_path / "error.txt").read_text() == "first"
+
+
+def test_no_error_beside_a_result(tmp_path: Path) -> None:
+    (tmp_path / "DONE").write_text("{}")
+    assert keep_error(tmp_path, "late")
+    assert not (tmp_path / "error.txt").exists()
+
+
+def test_no_error_without_the_lock(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "lock"):
+        assert not keep_error(tmp_path, "of the loser")
+        assert not (tmp_path / "error.txt").exists()
+        (tmp_path / "error.txt").write_text("of the holder")
+        assert not forget_error(tmp_path)
+        assert (tmp_path / "error.txt").exists()
+    assert forget_error(tmp_path)
+    assert not (tmp_path / "error.txt").exists()
+
+
+def test_a_folder_that_was_never_made_gets_no_error(tmp_path: Path) -> None:
+    assert keep_error(tmp_path / "gone", "text")
+    assert not (tmp_path / "gone").exists()
