@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import graphlib
 import importlib
 import pkgutil
 import re
@@ -18,7 +19,8 @@ SRC = ROOT / "src" / "statetrack"
 
 # what each part may import from the others, as the design draws it
 BELOW_MODELS = {"config", "eigenvalues", "ops", "layers", "automata"}
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, set[str]] = {
+    "_lazy": set(),
     "_typing": set(),
     "_suggest": set(),
     "config": set(),
@@ -37,6 +39,14 @@ MAY_IMPORT = {
     "report": {"config", "models", "tasks", "runs", "training", "analysis", "experiments"},
 }
 TOP = {"__init__", "__main__", "cli"}  # may import anything
+SHARED = {"_lazy", "_typing", "_suggest"}  # may be imported by anything
+# `compiler.audit` is a name that others rely on; it is imported when asked for
+BACKWARDS = {("compiler", "analysis")}
+# module cycles that are known; each must go
+KNOWN_CYCLES = {
+    ("statetrack.ops._dispatch", "statetrack.ops"),
+    ("statetrack.sweep.processes", "statetrack.sweep.launchers"),
+}
 
 
 def sources() -> list[Path]:
@@ -48,17 +58,43 @@ def part_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imported_parts(path: Path) -> set[str]:
-    """The parts of statetrack that a file imports, anywhere in it."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def module_of(path: Path) -> str:
+    """
+    `src/statetrack/ops/dense.py` is `statetrack.ops.dense`, and an `__init__.py` its package.
+    """
+    parts = ("statetrack", *path.relative_to(SRC).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in sources()}
+
+
+def imports_of(path: Path) -> tuple[set[str], set[str]]:
+    """The modules of statetrack that a file imports, and those that it names to `lazily`.
+
+    Imports in functions count; those for the type checker alone do not.
+    """
+    imported: set[str] = set()
+    named: set[str] = set()
+
+    def walk(node: ast.AST) -> None:
+        children = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    mine = [name.split(".") for name in names if name.split(".")[0] == "statetrack"]
-    return {parts[1] for parts in mine if len(parts) > 1}
+            imported.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            children = list(node.orelse)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazily":
+            strings = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+            named.update(text for text in strings if str(text).startswith("statetrack."))
+        for child in children:
+            walk(child)
+
+    walk(ast.parse(path.read_text()))
+    ours = {name for name in imported if name.split(".")[0] == "statetrack"}
+    return {name if name in MODULES else name.rpartition(".")[0] for name in ours}, named
 
 
 def test_every_part_has_a_place() -> None:
@@ -70,27 +106,132 @@ def test_imports_point_one_way(path: Path) -> None:
     part = part_of(path)
     if part in TOP:
         return
-    allowed = MAY_IMPORT[part] | {part, "_typing", "_suggest"}
-    assert imported_parts(path) <= allowed
+    imported, named = imports_of(path)
+    assert "statetrack" not in imported, "name the module"
+    backwards = {other for here, other in BACKWARDS if here == part}
+    parts = {module.split(".")[1] for module in imported}
+    lazy = {module.split(".")[1] for module in named}
+    assert parts <= MAY_IMPORT[part] | {part} | SHARED
+    assert lazy <= MAY_IMPORT[part] | {part} | backwards
 
 
-def test_automata_know_no_torch() -> None:
-    for path in (SRC / "automata").glob("*.py"):
-        assert not re.search(r"^\s*(import|from) torch", path.read_text(), re.MULTILINE), path
+def cycle(edges: dict[str, set[str]]) -> list[str]:
+    """The nodes of some cycle, or none."""
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
-LIGHT_IMPORT = """
-import importlib.util
+def test_packages_have_no_cycle() -> None:
+    """With the test above: no import points back, not even one in a function."""
+    assert cycle(MAY_IMPORT) == []
+
+
+def test_modules_have_no_cycle() -> None:
+    edges = {module: imports_of(path)[0] for module, path in MODULES.items()}
+    for module, other in KNOWN_CYCLES:
+        assert other in edges[module], f"{module} no longer imports {other}: no known cycle now"
+        edges[module].remove(other)
+    assert cycle(edges) == []
+    for module, other in KNOWN_CYCLES:
+        assert cycle(edges | {module: edges[module] | {other}}), f"{module} makes no cycle now"
+
+
+EACH = """
+import importlib, os, sys, traceback
+import torch._dynamo  # what most modules load, once for all of them
+for heavy in ("jaxtyping", "numba", "triton"):
+    try:
+        importlib.import_module(heavy)
+    except ImportError:
+        pass
+failed = False
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            sys.stderr.write(f"import {name}: {traceback.format_exc()}")
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    failed |= os.waitpid(child, 0)[1] != 0
+sys.exit(failed)
+"""
+
+
+@pytest.mark.slow
+def test_every_module_can_be_imported_first() -> None:
+    """Each in a process that has loaded nothing else of statetrack."""
+    names = [name for name in MODULES if not name.endswith("__main__")]
+    done = subprocess.run(
+        [sys.executable, "-c", EACH, *names], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+BLOCK = """
 import sys
 
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"blocked: {name}", name=name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+sys.meta_path.insert(0, Block())
+"""
+
+NO_TORCH = """
+BLOCKED = {"torch", "triton", "numba", "jaxtyping", "beartype"}
+import statetrack
+from statetrack import automata, compiler
+machine = automata.read("counter_5")
+assert machine.run("aaara").tolist() == [1, 2, 3, 0, 1]
+assert automata.read("(ab)*").accepts("abab")
+assert "compile takes" in str(compiler.explain(machine))
+assert "compile takes" in str(compiler.explain(automata.read("regex:(aa)* over ab")))
+for name, methods in {
+    "counter_5": ("one-layer", "cascade", "dense"), "s3": ("group",), "q8": ("diagonal",),
+    "z5": ("rotation", "reflections"), "t_3": ("auto",),
+}.items():
+    machine = automata.read(name)
+    word = [0, 1, 1, 0, 1]
+    for method in methods:
+        program = compiler.compile_program(machine, method)
+        assert isinstance(program, compiler.Program)
+        assert program.run(word).tolist() == machine.run(word).tolist(), (name, method)
+for ask in (
+    lambda: compiler.compile, lambda: compiler.CompiledRNN, lambda: compiler.check,
+    lambda: compiler.audit, lambda: statetrack.layers, lambda: statetrack.EigenRange,
+):
+    try:
+        ask()
+    except ImportError as error:
+        assert "needs PyTorch, which is not installed: pip install torch" in str(error), error
+    else:
+        raise AssertionError("it came without torch")
+try:
+    from statetrack.compiler import compile
+except ImportError as error:
+    assert "statetrack.compiler.compile needs PyTorch" in str(error)
+assert "torch" not in sys.modules
+"""
+
+
+def test_automata_and_passes_run_without_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCK + NO_TORCH], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+
+
+LIGHT_IMPORT = """
 BLOCKED = {"jaxtyping", "beartype", "numba", "triton", "automata", "matplotlib", "rich",
            "cyclopts", "safetensors", "jinja2", "transformers"}
-sys.meta_path.insert(0, Block())
+import importlib.util
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in BLOCKED else find_spec(name)
 import torch
@@ -108,7 +249,7 @@ statetrack.layers.Mamba(8, d_state=4)(u)
 
 def test_import_needs_torch_and_numpy_alone_and_does_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LIGHT_IMPORT], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", BLOCK + LIGHT_IMPORT], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "" and done.stderr == ""
@@ -117,11 +258,40 @@ def test_import_needs_torch_and_numpy_alone_and_does_nothing() -> None:
 def test_import_is_lazy() -> None:
     code = (
         "import sys, statetrack\n"
-        "heavy = {'numba', 'triton', 'matplotlib', 'automata', 'rich', 'cyclopts'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "heavy = {'torch', 'numpy', 'numba', 'triton', 'matplotlib', 'automata', 'rich'}\n"
+        "loaded = heavy & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+        "assert statetrack.EigenRange is statetrack.eigenvalues.EigenRange\n"
+        "assert statetrack.layers.DeltaNet and statetrack.automata.read('parity')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["statetrack", "statetrack.compiler"])
+def test_lazy_names_are_the_typed_ones(package: str) -> None:
+    """What the type checker is told is there, is listed, and is what its module holds."""
+    module = importlib.import_module(package)
+    block = next(
+        node
+        for node in ast.parse(MODULES[package].read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    typed = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for name, holder in typed.items():
+        assert name in dir(module)
+        assert getattr(module, name) is getattr(importlib.import_module(str(holder)), name)
+    if package == "statetrack":
+        parts = {part_of(path) for path in sources()}
+        public = {part for part in parts if not part.startswith("_")}
+        assert set(typed) == public - {"cli"} | {"EigenRange"}
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'layer'"):
+        _ = module.layer
 
 
 def test_no_layer_hard_codes_the_range() -> None:

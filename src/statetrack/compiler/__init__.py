@@ -19,7 +19,7 @@ from statetrack.compiler.program import Trace as Trace
 from statetrack.compiler.rules import Verdict as Verdict
 
 if TYPE_CHECKING:
-    from statetrack.analysis import audit as audit
+    from statetrack.analysis.audit import audit as audit
     from statetrack.compiler.checks import Check as Check
     from statetrack.compiler.checks import Proof as Proof
     from statetrack.compiler.checks import check as check
@@ -31,7 +31,7 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "audit": "statetrack.analysis",
+            "audit": "statetrack.analysis.audit",
             **dict.fromkeys(("Check", "Proof", "check", "prove"), "statetrack.compiler.checks"),
             **dict.fromkeys(("CompiledRNN", "Plan", "compile"), "statetrack.compiler.network"),
         },
