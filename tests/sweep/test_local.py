@@ -164,10 +164,7 @@ def workers_of(parent: int) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        (
-            "{}",
-            'if __name__ == "__main__":',
-        ),
+        ("{}", 'if __name__ == "__main__":'),
         pytest.param(
             "if __name__ == '__mp_main__': raise SystemExit(3)\n{}",
             "exit code 3 before it could",

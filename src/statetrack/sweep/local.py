@@ -217,9 +217,7 @@ def _listen(link: Connection, jobs: "queue.SimpleQueue[Any]") -> None:
                 jobs.put(job)
     except (EOFError, OSError):  # the parent is gone
         pass
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno()
-    )  # not even about the interrupt
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # not even a word about the interrupt
     _thread.interrupt_main()
     jobs.put(None)  # after the interrupt: whoever waits for a job finds it pending
     time.sleep(patience)
