@@ -20,7 +20,7 @@ def test_a_job_waits_for_whoever_holds_the_folder(
     monkeypatch.setattr(launcher, "POLL_S", 0.01)
     folder = tmp_path / SHORT.fingerprint
     folder.mkdir()
-    job = threading.Thread(target=train_group, args=([SHORT.to_json()], str(tmp_path), "cpu"))
+    job = threading.Thread(target=train_group, args=([SHORT], str(tmp_path), "cpu"))
     with exclusive(folder / "lock"):
         job.start()
         time.sleep(0.1)

@@ -170,7 +170,7 @@ def test_losses_with_progress_in_between_do_not_count(tmp_path: Path) -> None:
 def test_workers_bound_the_jobs_and_equal_and_finished_runs_take_none(tmp_path: Path) -> None:
     configs = [tiny.config(seed=seed) for seed in range(5)]
     run(configs[4], tmp_path)
-    cluster = Pretend(lambda config, root: train_group([config.to_json()], str(root), "cpu"))
+    cluster = Pretend(lambda config, root: train_group([config], str(root), "cpu"))
     sweep = run_many([*configs, configs[0]], tmp_path, launcher=cluster, workers=3)
     assert cluster.sizes == [[1, 1, 1], [1]] and not sweep.failed and len(sweep.runs) == 6
     assert run_many(configs, tmp_path, launcher=cluster).failed == []
