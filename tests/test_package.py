@@ -89,7 +89,7 @@ class Block:
             raise ModuleNotFoundError(f"blocked: {name}", name=name)
 
 BLOCKED = {"jaxtyping", "beartype", "numba", "triton", "automata", "matplotlib", "rich",
-           "cyclopts", "safetensors", "jinja2", "transformers"}
+           "cyclopts", "jinja2", "transformers"}
 sys.meta_path.insert(0, Block())
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in BLOCKED else find_spec(name)
@@ -106,7 +106,7 @@ statetrack.layers.Mamba(8, d_state=4)(u)
 """
 
 
-def test_import_needs_torch_and_numpy_alone_and_does_nothing() -> None:
+def test_import_needs_torch_numpy_and_safetensors_alone_and_does_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIGHT_IMPORT], capture_output=True, text=True, cwd=ROOT
     )

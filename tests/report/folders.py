@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.runs import Record, Run
+from statetrack.runs.files import checksum_of
 from statetrack.training import RunConfig
 from tests.training import tiny
 
@@ -24,7 +25,10 @@ def write_run(
     (folder / "records.jsonl").write_text("".join(f"{r.to_json()}\n" for r in records))
     (folder / "run.json").write_text(json.dumps({"device": "cpu", "wall_s": 1.5}))
     if finished:
-        (folder / "DONE").write_text("{}")
+        names = ("config.json", "records.jsonl")
+        sums = {name: checksum_of(folder / name) for name in names}
+        done = {"step": 2, "solved": False, "wall_s": 1.5, "sha256": sums}
+        (folder / "DONE").write_text(json.dumps(done))
     if error is not None:
         (folder / "error.txt").write_text(error)
     return Run(folder)

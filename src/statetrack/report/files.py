@@ -11,6 +11,8 @@ from statetrack.report.page import build, pictures, render, report_styles
 from statetrack.report.tables import exact_length
 from statetrack.runs import Run, find_runs
 from statetrack.runs.files import write_atomically
+from statetrack.runs.verify import damaged_numbers, damaged_weights
+from statetrack.runs.warn import warn
 
 __all__ = ["read_runs", "write_book", "write_report"]
 
@@ -36,7 +38,11 @@ def read_runs(paths: Iterable[Path | str]) -> list[Run]:
 
 
 def _check(run: Run) -> None:
-    """Reads what the report will read, so that a broken folder is named before any work."""
+    """Reads what the report will read, so that a broken folder is named before any work.
+
+    Numbers that have changed since the run finished are refused. Of weights that have, or are gone,
+    a line is printed: the numbers are whole without them.
+    """
     readers = {
         "config.json": lambda: run.config,
         "records.jsonl": lambda: sum(record.value for record in run.records),
@@ -50,6 +56,11 @@ def _check(run: Run) -> None:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{run.folder} is broken: {name} cannot be read ({reason})") from error
+    damaged = damaged_numbers(run)
+    if damaged:
+        raise ValueError(f"{run.folder} is broken: {'; '.join(damaged)}")
+    for line in damaged_weights(run):
+        warn(line)
 
 
 def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -> Path:

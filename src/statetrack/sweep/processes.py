@@ -15,6 +15,7 @@ import torch
 from statetrack.runs.files import write_atomically
 from statetrack.runs.folder import ERROR, RECORDS, Run
 from statetrack.runs.records import Record, parse_records
+from statetrack.runs.writer import clean
 from statetrack.training.config import RunConfig
 from statetrack.training.run import run, run_together
 from statetrack.training.stack import MOST_RUNS, stacks
@@ -83,6 +84,7 @@ def run_many(
     pending = []
     for config in todo:
         if Run(folders[config.fingerprint]).finished:
+            clean(Run(folders[config.fingerprint]))
             watch.finished(config)
         else:
             pending.append(config)
