@@ -32,8 +32,9 @@ def read_runs(paths: Iterable[Path | str]) -> list[Run]:
         if not runs:
             raise ValueError(f"there are no runs in {path}: nothing in it has a config.json")
         for run in runs:
-            _check(run)
-            found.setdefault(run.folder.resolve(), run)
+            if run.folder.resolve() not in found:
+                _check(run)
+                found[run.folder.resolve()] = run
     return list(found.values())
 
 

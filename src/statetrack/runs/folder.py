@@ -39,8 +39,9 @@ class Run:
     def config(self) -> Any:
         kind = import_module("statetrack.training.config").RunConfig
         path = self.folder / CONFIG
+        fields = read_json(path)
         try:
-            return kind.from_dict(read_json(path))
+            return kind.from_dict(fields)
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not the config of a run: {error}") from None
 

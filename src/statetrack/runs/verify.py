@@ -42,7 +42,7 @@ def damaged_weights(run: Run) -> list[str]:
     except (OSError, ValueError):  # not finished, or known not to be whole
         return []
     if SUMS in done:
-        return _changed(run.folder, done[SUMS], (MODEL,))
+        return _changed(run.folder, done[SUMS], (MODEL,)) if MODEL in done[SUMS] else []
     try:
         run.weights()
     except FileNotFoundError:
@@ -78,13 +78,13 @@ def _changed(folder: Path, sums: dict[str, Any], names: tuple[str, ...]) -> list
 def _implausible(records: Path, step: int) -> list[str]:
     """Whether records cannot be those of a run that ended at `step`."""
     try:
-        steps = [record.step for record in read_records(records)]
+        rows = read_records(records)
     except FileNotFoundError:
         return [f"{records} is missing"]
     except (OSError, ValueError) as error:
         return [str(error)]
-    if steps != sorted(steps):
-        return [f"{records} goes back in its steps"]
-    if steps[-1:] != [step]:
+    if len({(r.step, r.split, r.metric, r.length, r.length_min) for r in rows}) < len(rows):
+        return [f"{records} has numbers twice"]
+    if max((r.step for r in rows), default=0) != step:
         return [f"{records} does not end at step {step}, where the run did"]
     return []
