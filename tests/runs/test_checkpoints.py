@@ -115,7 +115,10 @@ LOSSES: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int | None]] = {
     "a later row": (lambda lines: lines[:3], 2),
     "all rows": (lambda lines: [], None),
     "a digit": (lambda lines: [lines[0].replace(b"0.5", b"0.6"), *lines[1:]], None),
-    "a later digit": (lambda lines: [*lines[:2], lines[2].replace(b"0.25", b"0.26"), *lines[3:]], 2),
+    "a later digit": (
+        lambda lines: [*lines[:2], lines[2].replace(b"0.25", b"0.26"), *lines[3:]],
+        2,
+    ),
     "a bit": (lambda lines: [b"z" + lines[0][1:], *lines[1:]], None),
     "a row twice": (lambda lines: [lines[0], *lines], None),
     "an order": (lambda lines: [lines[1], lines[0], *lines[2:]], None),
@@ -156,9 +159,7 @@ def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert start is not None and start.step == big
 
 
-def test_going_on_drops_what_lies_ahead(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_going_on_drops_what_lies_ahead(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A run that goes back to an older checkpoint, and is killed, finds no stale newer one."""
     folder = interrupted(tmp_path, at=8)
     start = newest(folder, steps=STEPS, before=6)

@@ -6,5 +6,6 @@ __all__ = ["warn"]
 
 
 def warn(text: str) -> None:
-    """Prints `statetrack: text` to stderr."""
-    print(f"statetrack: {text}", file=sys.stderr, flush=True)
+    """Prints `statetrack: text` to stderr, in one line."""
+    line = " ".join(part.strip() for part in text.splitlines())
+    print(f"statetrack: {line}", file=sys.stderr, flush=True)
