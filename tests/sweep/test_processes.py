@@ -50,9 +50,11 @@ def test_in_this_process_failures_stay_alone_and_finished_runs_are_skipped(
     assert [one.finished for one in sweep.runs] == [True, False, True, True]
     assert [one.config.seed for one in sweep.failed] == [1]
     assert "ZeroDivisionError: on purpose" in (sweep.failed[0].error or "")
+    left = sweep.runs[0].folder / "checkpoints"
+    left.mkdir()  # as if it had been killed between DONE and the clean-up
     heard = Heard()
     again = run_many(CONFIGS, tmp_path, workers=0, watch=heard)
-    assert not again.failed
+    assert not again.failed and not left.exists()
     assert set(heard.rows) == {CONFIGS[1].fingerprint}  # only the failed one was trained
     assert sorted(heard.ended) == sorted(config.fingerprint for config in CONFIGS)
     assert len(find_runs(tmp_path)) == 3
