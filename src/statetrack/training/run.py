@@ -244,8 +244,8 @@ def _patience() -> Iterator[Callable[[], bool]]:
     """
     told = threading.Event()
     usual = signal.default_int_handler
-    alone = threading.current_thread() is not threading.main_thread()
-    if alone or signal.getsignal(signal.SIGINT) is not usual:
+    in_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    if not in_main or signal.getsignal(signal.SIGINT) is not usual:
         yield told.is_set
         return
 
