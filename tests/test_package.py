@@ -230,7 +230,7 @@ def test_automata_and_passes_run_without_torch() -> None:
 
 LIGHT_IMPORT = """
 BLOCKED = {"jaxtyping", "beartype", "numba", "triton", "automata", "matplotlib", "rich",
-           "cyclopts", "safetensors", "jinja2", "transformers"}
+           "cyclopts", "jinja2", "transformers"}
 import importlib.util
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in BLOCKED else find_spec(name)
@@ -247,7 +247,7 @@ statetrack.layers.Mamba(8, d_state=4)(u)
 """
 
 
-def test_import_needs_torch_and_numpy_alone_and_does_nothing() -> None:
+def test_import_needs_torch_numpy_and_safetensors_alone_and_does_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", BLOCK + LIGHT_IMPORT], capture_output=True, text=True, cwd=ROOT
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.runs import Record, Run
+from statetrack.runs.files import checksum_of
+from statetrack.runs.folder import config_file
 from statetrack.training import RunConfig
 from tests.training import tiny
 
@@ -20,11 +22,14 @@ def write_run(
 ) -> Run:
     folder = root / config.fingerprint
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    (folder / "config.json").write_text(json.dumps(config_file(config)))
     (folder / "records.jsonl").write_text("".join(f"{r.to_json()}\n" for r in records))
     (folder / "run.json").write_text(json.dumps({"device": "cpu", "wall_s": 1.5}))
     if finished:
-        (folder / "DONE").write_text("{}")
+        names = ("config.json", "records.jsonl")
+        sums = {name: checksum_of(folder / name) for name in names}
+        done = {"step": 2, "solved": False, "wall_s": 1.5, "sha256": sums}
+        (folder / "DONE").write_text(json.dumps(done))
     if error is not None:
         (folder / "error.txt").write_text(error)
     return Run(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -279,7 +280,6 @@ class CompiledRNN(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Writes `weights.safetensors` and `compiled.json` into a folder."""
-        save_file = _safetensors().torch.save_file
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         cost = self.plan.cost
@@ -293,13 +293,12 @@ class CompiledRNN(nn.Module):
             "stages": [stage.config for stage in self._stages()],
         }
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, folder / WEIGHTS)
+        safetensors.torch.save_file(tensors, folder / WEIGHTS)
         (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> CompiledRNN:
         """What `save` wrote, with its dtype."""
-        safetensors = _safetensors()
         folder = Path(folder)
         if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
             raise ValueError(
@@ -354,14 +353,6 @@ def _fill(module: CompiledStage, lowered: Lowered, symbol: Any, after: Any) -> N
     for name, table in (("readout", lowered.readout), ("offset", lowered.offset)):
         fixed = np.rint(table * FIXED_POINT).astype(np.int64)
         getattr(module, name).copy_(torch.from_numpy(fixed))
-
-
-def _safetensors() -> Any:
-    try:
-        importlib.import_module("safetensors.torch")
-    except ImportError:
-        raise ValueError("files of weights need safetensors: pip install safetensors") from None
-    return importlib.import_module("safetensors")
 
 
 def _pieces(time: int, length: int) -> Iterator[slice]:

@@ -11,6 +11,8 @@ from statetrack.report.book import make_book
 from statetrack.report.page import build, pictures, render, report_styles
 from statetrack.runs import Run, find_runs
 from statetrack.runs.files import write_atomically
+from statetrack.runs.verify import damaged_numbers, damaged_weights
+from statetrack.runs.warn import warn
 
 __all__ = ["read_runs", "write_book", "write_report"]
 
@@ -30,13 +32,18 @@ def read_runs(paths: Iterable[Path | str]) -> list[Run]:
         if not runs:
             raise ValueError(f"there are no runs in {path}: nothing in it has a config.json")
         for run in runs:
-            _check(run)
-            found.setdefault(run.folder.resolve(), run)
+            if run.folder.resolve() not in found:
+                _check(run)
+                found[run.folder.resolve()] = run
     return list(found.values())
 
 
 def _check(run: Run) -> None:
-    """Reads what the report will read, so that a broken folder is named before any work."""
+    """Reads what the report will read, so that a broken folder is named before any work.
+
+    Numbers that have changed since the run finished are refused. Of weights that have, or are gone,
+    a line is printed: the numbers are whole without them.
+    """
     readers = {
         "config.json": lambda: run.config,
         "records.jsonl": lambda: sum(record.value for record in run.records),
@@ -50,6 +57,11 @@ def _check(run: Run) -> None:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{run.folder} is broken: {name} cannot be read ({reason})") from error
     read_audit(run)
+    damaged = damaged_numbers(run)
+    if damaged:
+        raise ValueError(f"{run.folder} is broken: {'; '.join(damaged)}")
+    for line in damaged_weights(run):
+        warn(line)
 
 
 def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -> Path:

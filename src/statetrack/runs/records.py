@@ -1,6 +1,9 @@
 """Records: one labelled number per row, kept as JSON lines. A missing number is a missing row."""
 
+import hashlib
 import json
+import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,30 +60,57 @@ class JsonLines:
     def __init__(self, path: Path, *, keep: int = 0) -> None:
         path.touch()
         self._file = path.open("r+b")
+        self._sum = hashlib.sha256(self._file.read(keep))
         self._file.truncate(keep)
         self._file.seek(keep)
 
     def write(self, records: list[Record]) -> None:
-        text = "".join(record.to_json() + "\n" for record in records)
-        self._file.write(text.encode())
+        content = "".join(record.to_json() + "\n" for record in records).encode()
+        self._file.write(content)
         self._file.flush()
+        self._sum.update(content)
+
+    def sync(self) -> None:
+        """Returns when all that was written is on the disk."""
+        os.fsync(self._file.fileno())
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
         return self._file.tell()
 
+    @property
+    def checksum(self) -> str:
+        """sha256 of what was written so far."""
+        return self._sum.hexdigest()
+
     def close(self) -> None:
         self._file.close()
 
 
 def read_records(path: Path | str) -> list[Record]:
-    """The rows of a file; a last line that was cut off by a kill is no row."""
-    return list(parse_records(Path(path).read_bytes().splitlines(keepends=True)))
+    """The rows of a file; a last line that was cut off by a kill is no row.
+
+    A line that is no record is a `ValueError` with the file and the line's number.
+    """
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    return list(parse_records(lines, source=str(path)))
 
 
-def parse_records(lines: Iterable[bytes]) -> Iterator[Record]:
+def parse_records(lines: Iterable[bytes], *, source: str = "records") -> Iterator[Record]:
     """Rows of whole lines."""
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         if line.endswith(b"\n"):
-            yield Record(**json.loads(line))
+            try:
+                yield _parse(line)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise ValueError(f"{source}, line {number}, is no record: {error}") from None
+
+
+def _parse(line: bytes) -> Record:
+    record = Record(**json.loads(line))
+    if type(record.step) is not int or type(record.length) not in (int, type(None)):
+        raise ValueError(f"step {record.step!r} and length {record.length!r} must be whole numbers")
+    if not abs(record.value) < math.inf:  # JSON as Python reads it has NaN and Infinity
+        raise ValueError(f"its value is {record.value}")
+    return record

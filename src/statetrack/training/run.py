@@ -1,30 +1,28 @@
 """`run` and `run_together`: training in run folders, skipped, resumed or started."""
 
 import contextlib
-import json
-import os
-import platform
-import shutil
-import sys
-import time
+import signal
+import threading
 import traceback
-import warnings
-from collections.abc import Callable, Sequence
-from importlib import metadata
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from statetrack import ops
+from statetrack.layers import Layer
 from statetrack.runs import checkpoints
-from statetrack.runs.checkpoints import Checkpoint, save_tensors
-from statetrack.runs.files import exclusive, write_atomically, write_json
-from statetrack.runs.folder import CONFIG, DONE, ERROR, INFO, MODEL, RECORDS, Run
-from statetrack.runs.records import JsonLines, Record, Sink
+from statetrack.runs.checkpoints import Checkpoint
+from statetrack.runs.environment import environment
+from statetrack.runs.errors import write_error
+from statetrack.runs.folder import Run
+from statetrack.runs.records import Record, Sink
+from statetrack.runs.warn import warn
+from statetrack.runs.writer import Writer, claim
 from statetrack.training.config import RunConfig
 from statetrack.training.engine import Engine, NonFiniteLoss
+from statetrack.training.executor import Executor
+from statetrack.training.stacked import Stacked, can_stack
 
 __all__ = ["run", "run_together"]
 
@@ -43,36 +41,15 @@ def run(
     """Trains `config` in `root`/fingerprint: skipped if finished there, resumed if interrupted.
 
     Killed at any moment and called again, it ends with the same records and weights as if it had
-    never been killed (bit for bit on the CPU with the same number of threads). A failure leaves its
-    traceback in error.txt and is raised. `mirrors` get every record that this call makes. On a GPU
-    it trains stacked, if alone: compiled, a step at a time as one CUDA graph.
+    never been killed (bit for bit on the CPU with the same number of threads). Ctrl-C saves a
+    checkpoint at the next report and then stops. A failure leaves its traceback in error.txt and is
+    raised; a finished run whose files have changed since is refused. `mirrors` get every record
+    that this call makes. On a GPU it is compiled, and a step is one CUDA graph.
     """
-    folder = Path(root) / config.fingerprint
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder / "lock"):
-        _claim(folder, config)
-        if Run(folder).finished:
-            return Run(folder)
-        (folder / ERROR).unlink(missing_ok=True)
-        try:
-            start = _usable_checkpoint(folder)
-            begun = [(folder, config, start)]
-            (error,) = _train_together(begun, torch.device(device), mirrors, watcher)
-            if error is not None:
-                raise error
-        except Exception:
-            _keep_traceback(folder)
-            raise
-    return Run(folder)
-
-
-def _claim(folder: Path, config: RunConfig) -> None:
-    """Writes the config, or checks that the one already there is the same."""
-    path = folder / CONFIG
-    if not path.exists():
-        write_json(path, config.to_dict())
-    elif json.loads(path.read_bytes()) != config.to_dict():
-        raise ValueError(f"{folder} belongs to another config; nothing in it was touched")
+    (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher)
+    if error is not None:
+        raise error
+    return done
 
 
 def run_together(
@@ -88,79 +65,127 @@ def run_together(
     in common, and end with the same numbers up to the order of additions. A run that diverges keeps
     its error and stops no other; any other failure is kept in every folder and raised.
     """
-    folders = [Path(root) / config.fingerprint for config in configs]
-    with contextlib.ExitStack() as locks:
-        pending = []
-        for folder, config in zip(folders, configs, strict=True):
-            folder.mkdir(parents=True, exist_ok=True)
-            locks.enter_context(exclusive(folder / "lock"))
-            _claim(folder, config)
-            if not Run(folder).finished:
-                (folder / ERROR).unlink(missing_ok=True)
-                pending.append((folder, config))
+    executor = Stacked if all(map(can_stack, configs)) else None
+    done, _ = _run(configs, root, executor, torch.device(device), (), watcher)
+    return done
+
+
+Begun = tuple[Path, RunConfig, Checkpoint | None]
+"""A run's folder, its config, and where it goes on from."""
+
+
+def _run(
+    configs: Sequence[RunConfig],
+    root: Path | str,
+    executor: type[Executor] | None,
+    device: torch.device,
+    mirrors: Sequence[Sink],
+    watcher: Watcher | None,
+) -> tuple[list[Run], list[NonFiniteLoss | None]]:
+    """Trains them all to their ends; which of them have diverged."""
+    errors: dict[Path, NonFiniteLoss] = {}
+    with contextlib.ExitStack() as claims:
+        runs = [claims.enter_context(claim(root, config)) for config in configs]
+        pending = [(r.folder, c) for r, c in zip(runs, configs, strict=True) if not r.finished]
         try:
-            for group in _common_starts(pending):
-                errors = _train_together(group, torch.device(device), (), watcher)
-                for (folder, _, _), error in zip(group, errors, strict=True):
+            queue = _common_starts(
+                [(folder, c, checkpoints.newest(folder, steps=c.steps)) for folder, c in pending]
+            )
+            while queue:
+                begun = queue.pop(0)
+                if watcher is not None:  # on a GPU compiling takes long, before the first report
+                    for _, config, _ in begun:
+                        watcher(config, [])
+                engine = Engine([c for _, c, _ in begun], device=device, executor=executor)
+                older = _restore(engine, begun, device)
+                if older is not None:
+                    queue[:0] = _common_starts(older)
+                    continue
+                _train(engine, begun, device, mirrors, watcher)
+                for (folder, _, _), error in zip(begun, engine.failed, strict=True):
                     if error is not None:
-                        text = f"{type(error).__name__}: {error}\n"
-                        write_atomically(folder / ERROR, text.encode())
+                        errors[folder] = error
+                        write_error(folder, f"{type(error).__name__}: {error}\n")
         except Exception:
             for folder, _ in pending:
-                if not Run(folder).finished and Run(folder).error is None:
-                    _keep_traceback(folder)
+                if folder not in errors:
+                    write_error(folder, traceback.format_exc())
             raise
-    return [Run(folder) for folder in folders]
+    return runs, [errors.get(one.folder) for one in runs]
 
 
-class _Output:
-    """Where the numbers of one run go while it trains."""
+def _common_starts(begun: Sequence[Begun]) -> list[list[Begun]]:
+    """Groups of runs that go on from the same step, as few as their checkpoints allow.
 
-    def __init__(
-        self,
-        folder: Path,
-        config: RunConfig,
-        environment: dict[str, Any],
-        start: Checkpoint | None,
-        mirrors: Sequence[Sink],
-        watcher: Watcher | None,
-    ) -> None:
-        position = {"wall_s": 0.0, "records_bytes": 0, "step": 0}
-        position |= {} if start is None else start.position
-        self._folder, self._config = folder, config
-        self._mirrors, self._watcher = mirrors, watcher
-        self._started = time.monotonic() - position["wall_s"]
-        self._info = environment | {"resumed_at": position["step"]}
-        write_json(folder / INFO, self._info)
-        self._lines = JsonLines(folder / RECORDS, keep=int(position["records_bytes"]))
+    A kill between two runs' checkpoints leaves some one checkpoint ahead; those go back to the one
+    before, which they still have, or to the beginning.
+    """
+    least = min((_step_of(start) for _, _, start in begun), default=0)
+    groups: dict[int, list[Begun]] = {}
+    for folder, config, start in begun:
+        if least == 0 and _step_of(start) == config.checkpoint_every:
+            start = None
+        elif _step_of(start) > least > 0:
+            older = checkpoints.newest(folder, steps=config.steps, before=least + 1)
+            start = older if _step_of(older) == least else start
+        groups.setdefault(_step_of(start), []).append((folder, config, start))
+    return list(groups.values())
 
-    def write(self, rows: list[Record]) -> None:
-        self._lines.write(rows)
-        for mirror in self._mirrors:
-            mirror.write(rows)
-        if self._watcher is not None:
-            self._watcher(self._config, rows)
 
-    def keep(self, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
-        """A checkpoint."""
-        position |= {"records_bytes": self._lines.size, "wall_s": self._wall_s}
-        checkpoints.save(self._folder / "checkpoints", Checkpoint(tensors, position))
+def _step_of(start: Checkpoint | None) -> int:
+    return 0 if start is None else start.step
 
-    def finish(self, weights: dict[str, Tensor], *, step: int, solved: bool) -> None:
-        wall = self._wall_s
-        write_atomically(self._folder / MODEL, save_tensors(weights))
-        write_json(self._folder / INFO, self._info | {"wall_s": wall})
-        write_json(self._folder / DONE, {"step": step, "solved": solved, "wall_s": wall})
-        shutil.rmtree(self._folder / "checkpoints", ignore_errors=True)
 
-    def close(self) -> None:
-        self._lines.close()
-        for mirror in self._mirrors:
-            mirror.close()
+def _restore(engine: Engine, begun: Sequence[Begun], device: torch.device) -> list[Begun] | None:
+    """Brings the runs of an engine to where they go on from.
 
-    @property
-    def _wall_s(self) -> float:
-        return time.monotonic() - self._started
+    Where the engine cannot make anything of a checkpoint, it is spoilt for training: the runs are
+    returned, with the checkpoint before that one.
+    """
+    for index, (folder, config, start) in enumerate(begun):
+        if start is None:
+            continue
+        try:
+            engine.restore(index, start.tensors, start.position)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            other_device = start.position.get("device", device.type) != device.type
+            if other_device or isinstance(error, torch.OutOfMemoryError):
+                raise
+            path = checkpoints.place(folder, start.step)
+            warn(f"checkpoint {path} is passed over: {type(error).__name__}: {error}")
+            older = checkpoints.newest(folder, steps=config.steps, before=start.step)
+            return [*begun[:index], (folder, config, older), *begun[index + 1 :]]
+    return None
+
+
+def _train(
+    engine: Engine,
+    begun: Sequence[Begun],
+    device: torch.device,
+    mirrors: Sequence[Sink],
+    watcher: Watcher | None,
+) -> None:
+    """Trains the runs of an engine to their ends."""
+    info = environment(device) | _sizes(engine.executor.model) | {"runs_together": len(begun)}
+    with contextlib.ExitStack() as files, _patience() as told_to_stop:
+        writers = [
+            files.enter_context(contextlib.closing(Writer(folder, info, start, mirrors=mirrors)))
+            for folder, _, start in begun
+        ]
+        for new in engine:
+            for index, rows in new.items():
+                writers[index].write(rows)
+                if watcher is not None:
+                    watcher(begun[index][1], rows)
+            stop = told_to_stop()
+            for index in new:
+                if index not in engine.active:
+                    weights = engine.executor.weights_of(index)
+                    writers[index].finish(weights, step=engine.step, solved=engine.solved[index])
+                elif stop or _is_due(begun[index][1], engine.step):
+                    writers[index].keep(*engine.state(index))
+            if stop:
+                raise KeyboardInterrupt
 
 
 def _is_due(config: RunConfig, step: int) -> bool:
@@ -168,119 +193,33 @@ def _is_due(config: RunConfig, step: int) -> bool:
     return config.checkpoint_every is not None and step % config.checkpoint_every == 0
 
 
-Begun = tuple[Path, RunConfig, Checkpoint | None]
-"""A run's folder, its config, and where it goes on from."""
+@contextlib.contextmanager
+def _patience() -> Iterator[Callable[[], bool]]:
+    """Makes Ctrl-C wait until the runs rest at a report; whether it was pressed.
 
-
-def _common_starts(pending: Sequence[tuple[Path, RunConfig]]) -> list[list[Begun]]:
-    """Groups of runs that go on from the same step, as few as their checkpoints allow.
-
-    A kill between two runs' checkpoints leaves some one checkpoint ahead; those go back to the one
-    before, which they still have, or to the beginning.
+    Pressed again, it stops at once. Where someone else handles it, that is left alone.
     """
-    newest = [(folder, config, _usable_checkpoint(folder)) for folder, config in pending]
-    least = min((_step_of(start) for _, _, start in newest), default=0)
-    groups: dict[int, list[Begun]] = {}
-    for folder, config, start in newest:
-        if least == 0 and _step_of(start) == config.checkpoint_every:
-            start = None
-        elif _step_of(start) > least:
-            start = checkpoints.load_at(folder / "checkpoints", least) or start
-        groups.setdefault(_step_of(start), []).append((folder, config, start))
-    return list(groups.values())
+    told = threading.Event()
+    usual = signal.default_int_handler
+    in_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    if not in_main or signal.getsignal(signal.SIGINT) is not usual:
+        yield told.is_set
+        return
+
+    def handle(*_: Any) -> None:
+        signal.signal(signal.SIGINT, usual)
+        told.set()
+        warn("a checkpoint is saved at the next report; press Ctrl-C again to stop at once")
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield told.is_set
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
-def _step_of(start: Checkpoint | None) -> int:
-    return 0 if start is None else start.position["step"]
-
-
-def _train_together(
-    begun: Sequence[Begun],
-    device: torch.device,
-    mirrors: Sequence[Sink],
-    watcher: Watcher | None,
-) -> list[NonFiniteLoss | None]:
-    """Trains them to their ends; what went wrong with each."""
-    configs = [config for _, config, _ in begun]
-    if watcher is not None:  # on a GPU the first report comes only after half a minute of compiling
-        for config in configs:
-            watcher(config, [])
-    engine = Engine(configs, device=device)
-    for index, (_, _, start) in enumerate(begun):
-        if start is not None:
-            engine.restore(index, start.tensors, start.position)
-    environment = _environment(engine.executor.model, device) | {"runs_together": len(begun)}
-    with contextlib.ExitStack() as files:
-        outputs = [
-            files.enter_context(
-                contextlib.closing(_Output(folder, config, environment, start, mirrors, watcher))
-            )
-            for folder, config, start in begun
-        ]
-        for new in engine:
-            for index, rows in new.items():
-                outputs[index].write(rows)
-                if index not in engine.active:
-                    weights = engine.executor.weights_of(index)
-                    outputs[index].finish(weights, step=engine.step, solved=engine.solved[index])
-                elif _is_due(configs[index], engine.step):
-                    outputs[index].keep(*engine.state(index))
-    return engine.failed
-
-
-def _keep_traceback(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # on a full disk the first error is the one to see
-        write_atomically(folder / ERROR, traceback.format_exc().encode())
-
-
-def _usable_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole and whose records are all there."""
-    checkpoint, damaged = checkpoints.load_newest(folder / "checkpoints")
-    for line in damaged:
-        warnings.warn(line, stacklevel=2)
-    path = folder / RECORDS
-    written = path.stat().st_size if path.exists() else 0
-    if checkpoint is not None and checkpoint.position["records_bytes"] > written:
-        warnings.warn(f"{path} is shorter than when it was written; starting over", stacklevel=2)
-        return None
-    return checkpoint
-
-
-def _environment(model: torch.nn.Module, device: torch.device) -> dict[str, Any]:
-    """What the numbers may depend on besides the config."""
-    versions = {"python": platform.python_version()}
-    for name in ("statetrack", "torch", "numpy", "numba", "triton", "safetensors"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+def _sizes(model: torch.nn.Module) -> dict[str, int]:
     return {
-        "versions": versions,
-        "device": device.type,
-        "hardware": {
-            "machine": platform.machine(),
-            "processor": _processor(),
-            "cpus": os.cpu_count(),
-            "gpu": gpu,
-        },
-        "threads": torch.get_num_threads(),
-        "platform": sys.platform,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "state_size": sum(block.mixer.state_size for block in model.backbone.blocks),  # type: ignore[union-attr]
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "backends": {
-            op: ops.explain_backend(op, device=device).backend
-            for op in ("diagonal_scan", "selective_scan", "linear_attention", "delta_rule")
-        },
+        "state_size": sum(m.state_size for m in model.modules() if isinstance(m, Layer)),
     }
-
-
-def _processor() -> str:
-    """The CPU's name where the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
