@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from statetrack.layers import FullMatrix, registry
 from statetrack.layers._base import in_halves, linear
 from statetrack.layers.mlstm import with_zeros
-from statetrack.ops import _reference as reference
+from statetrack.ops.dense import reference
 from tests.helpers import relative_error, unhooked
 from tests.layers.cases import (
     D_MODEL,

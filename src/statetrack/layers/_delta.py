@@ -24,7 +24,6 @@ from statetrack.layers._base import (
 )
 from statetrack.layers._gates import reset_step_size
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
-from statetrack.ops._reference import unit_vector
 
 __all__ = ["DeltaFamily"]
 
@@ -156,7 +155,7 @@ class DeltaFamily(LayerInPieces):
         inputs = self._inputs(x, state or {})
         dtype = inputs.beta.dtype
         return HouseholderTransitions(
-            k=unit_vector(inputs.k.to(dtype)),
+            k=ops.unit_vector(inputs.k.to(dtype)),
             v=inputs.v.to(dtype),
             beta=inputs.beta,
             decay=inputs.decay,
