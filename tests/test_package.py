@@ -129,7 +129,7 @@ def test_no_layer_hard_codes_the_range() -> None:
 
 def modules() -> list[str]:
     found = pkgutil.walk_packages(statetrack.__path__, "statetrack.")
-    skip = ("_triton", "__main__")
+    skip = ("triton", "__main__")
     return [info.name for info in found if not any(word in info.name for word in skip)]
 
 
@@ -139,10 +139,16 @@ def test_docstring_examples(name: str) -> None:
     assert failed == 0
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(SRC.rglob("README.md")),
+]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every python block of a page runs, one after the other in one namespace."""
     monkeypatch.chdir(tmp_path)
@@ -155,7 +161,7 @@ def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         exec(compile(code, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_links_and_pictures_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:

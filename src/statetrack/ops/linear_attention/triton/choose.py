@@ -98,9 +98,8 @@ def _backward(
 
 def _contiguous(inputs: Inputs) -> Inputs:
     """All tensors in one piece of memory each."""
-    q, k, v, decay, scale, initial_state = inputs
-    whole = (x.contiguous() for x in (q, k, v, decay))
-    return Inputs(*whole, scale, contiguous(initial_state))
+    q, k, v, decay = (x.contiguous() for x in inputs[:4])
+    return Inputs(q, k, v, decay, inputs.scale, contiguous(inputs.initial_state))
 
 
 _op = differentiable_op(
