@@ -3,6 +3,9 @@
 No modules, no configs, any eigenvalue. Shapes are [batch, time, heads, dim]; every op takes and
 returns its state, so that a sequence cut in two gives the same answer as one run whole, and a
 sequence of length one is a decoding step.
+
+A folder each: reference.py is the definition, slow on purpose. Other backends are judged against
+it in float64, in the forward pass and in every gradient.
 """
 
 from statetrack.ops._checks import check_values as check_values

@@ -19,7 +19,6 @@ class OpSpec:
 
     Attributes:
         name: the op's name. The module of a backend has a function of this name.
-        package: the op's folder, with a module for every backend.
         inputs: a NamedTuple with the arguments, as backends get them after the checks. Its types
             are `Tensor`, `Tensor | None`, `bool`, `float` and `int`, and its first is a `Tensor`.
         outputs: the names of the results, which are tensors. The last one is the final state.
@@ -32,7 +31,6 @@ class OpSpec:
     """
 
     name: str
-    package: str
     inputs: type[Any]
     outputs: tuple[str, ...]
     empty: Callable[..., tuple[Tensor, ...]]
@@ -40,6 +38,11 @@ class OpSpec:
     sequences: tuple[str, ...] = ()
     other_names: tuple[str, ...] = ()
     loaded: SimpleNamespace = field(default_factory=SimpleNamespace)
+
+    @property
+    def package(self) -> str:
+        """The op's folder, where `inputs` is defined, with a module for every backend."""
+        return str(self.inputs.__module__.rpartition(".")[0])
 
     @property
     def schema(self) -> str:

@@ -38,7 +38,6 @@ def in_groups(inputs: Inputs) -> Inputs:
 SPEC = register(
     OpSpec(
         name="short_convolution",
-        package="statetrack.ops.convolution",
         inputs=Inputs,
         outputs=("y", "final_state"),
         empty=_empty,

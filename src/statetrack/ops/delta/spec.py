@@ -59,7 +59,6 @@ def large_state(k: Tensor, v: Tensor) -> bool:
 SPEC = register(
     OpSpec(
         name="delta_product",
-        package="statetrack.ops.delta",
         inputs=Inputs,
         outputs=("y", "final_state"),
         empty=_empty,

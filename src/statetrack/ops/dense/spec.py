@@ -26,7 +26,6 @@ def _empty(inputs: Inputs) -> tuple[Tensor, ...]:
 SPEC = register(
     OpSpec(
         name="matrix_scan",
-        package="statetrack.ops.dense",
         inputs=Inputs,
         outputs=("states", "final_state"),
         empty=_empty,

@@ -1,8 +1,4 @@
-"""The definition of `diagonal_scan`: one loop over time, in any precision.
-
-Slow on purpose. Every faster version is judged against it, in float64, in the forward pass and in
-every gradient. Letters as in docs/notation.md.
-"""
+"""The definition of `diagonal_scan`: one loop over time, in any precision."""
 
 import torch
 from torch import Tensor

@@ -33,7 +33,6 @@ def initial(inputs: Inputs) -> Tensor:
 SPEC = register(
     OpSpec(
         name="diagonal_scan",
-        package="statetrack.ops.diagonal",
         inputs=Inputs,
         outputs=("states", "final_state"),
         empty=_empty,

@@ -38,7 +38,6 @@ def initial(inputs: Inputs) -> Tensor:
 SPEC = register(
     OpSpec(
         name="linear_attention",
-        package="statetrack.ops.linear_attention",
         inputs=Inputs,
         outputs=("y", "final_state"),
         empty=_empty,

@@ -41,7 +41,6 @@ def in_groups(inputs: Inputs) -> Inputs:
 SPEC = register(
     OpSpec(
         name="selective_scan",
-        package="statetrack.ops.selective",
         inputs=Inputs,
         outputs=("y", "final_state"),
         empty=_empty,

@@ -52,7 +52,6 @@ def initial(inputs: Inputs) -> Tensor:
 SPEC = register(
     OpSpec(
         name="slstm_scan",
-        package="statetrack.ops.slstm",
         inputs=Inputs,
         outputs=("h", "final_state"),
         empty=_empty,
