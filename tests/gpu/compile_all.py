@@ -12,14 +12,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from statetrack.ops._dispatch import _MODULES  # noqa: E402
+from statetrack.ops._spec import find  # noqa: E402
 from tests.ops.cases import CASES  # noqa: E402
 
 
 def main(device: str) -> None:
     done = set()
     for case in CASES:
-        if "triton" not in _MODULES.get(case.op, {}) or case.op in done or case.label == "complex":
+        spec = find(case.op)
+        other_name = case.op != spec.name
+        if (
+            "triton" not in spec.backends
+            or other_name
+            or case.op in done
+            or case.label == "complex"
+        ):
             continue
         done.add(case.op)
         inputs = {name: x.to(device).requires_grad_() for name, x in case.inputs(3).items()}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from statetrack import ops
-from statetrack.ops._triton import delta
+from statetrack.ops.delta.triton import choose
 from tests.helpers import relative_error
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -20,7 +20,7 @@ BF16 = torch.bfloat16
 @pytest.fixture(autouse=True)
 def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Except in float64, in which the other kernel is the judge."""
-    monkeypatch.setattr(delta, "runs_in_chunks", lambda q, k, v, dtype: dtype == torch.float32)
+    monkeypatch.setattr(choose, "runs_in_chunks", lambda q, k, v, dtype: dtype == torch.float32)
 
 
 def draw(

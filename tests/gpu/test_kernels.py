@@ -9,17 +9,13 @@ import torch
 from torch import Tensor
 
 from statetrack import ops
-from statetrack.ops._dispatch import _ALIASES, _MODULES
+from statetrack.ops._spec import find
 from tests.helpers import relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-KERNELS = [
-    pytest.param(case, id=str(case))
-    for case in CASES
-    if "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
-]
+KERNELS = [pytest.param(case, id=str(case)) for case in CASES if "triton" in find(case.op).backends]
 
 
 def on_gpu(inputs: dict[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -261,6 +257,6 @@ def test_compiles_into_one_graph() -> None:
 
 
 def test_auto_takes_the_kernels() -> None:
-    for op, backends in _MODULES.items():
-        if "triton" in backends:
+    for op in {case.op for case in CASES}:
+        if "triton" in find(op).backends:
             assert ops.explain_backend(op, device="cuda").backend == "triton"

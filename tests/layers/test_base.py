@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statetrack import ops
 from statetrack.layers import registry
-from statetrack.ops import _reference as reference
+from statetrack.ops.dense import reference
 from tests.helpers import relative_error, unhooked
 from tests.layers.cases import (
     D_MODEL,

@@ -7,7 +7,7 @@ import torch
 
 from statetrack.layers import Layer, registry
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
-from statetrack.ops import _reference as reference
+from statetrack.ops.dense import reference
 from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL, SIZES, build, sequence
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from statetrack import ops
+from statetrack.ops._spec import find
 
 BATCH, HEADS, KEY, VALUE = 2, 2, 5, 3
 
@@ -41,6 +42,15 @@ class Case:
 
     def run(self, inputs: dict[str, Tensor], backend: str) -> tuple[Tensor, Tensor]:
         return getattr(ops, self.op)(**inputs, **self.options, backend=backend)
+
+
+def cpu_backends(op: str) -> list[str]:
+    """The backends of `op` that run on a CPU, the reference first."""
+    return [name for name in find(op).backends if name != "triton"]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -83,6 +93,25 @@ def selective(time: int, g: torch.Generator) -> dict[str, Tensor]:
         "C": normal(g, BATCH, time, state),
         "D": normal(g, channels),
         "initial_state": normal(g, BATCH, channels, state),
+    }
+
+
+def selective_inputs(
+    batch: int, time: int, channels: int, state: int, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """All inputs of `selective_scan` but the state, without special values."""
+    g = generator()
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, dtype=dtype)
+
+    return {
+        "u": draw(batch, time, channels),
+        "delta": draw(batch, time, channels).exp(),
+        "A": -draw(channels, state).exp(),
+        "B": draw(batch, time, state),
+        "C": draw(batch, time, state),
+        "D": draw(channels),
     }
 
 

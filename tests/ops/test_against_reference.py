@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from statetrack.ops._dispatch import _ALIASES, _MODULES
 from tests.helpers import relative_error
-from tests.ops.cases import CASES, Case
+from tests.ops.cases import CASES, Case, cpu_backends
 
 LENGTHS = [1, 2, 3, 63, 64, 65, 1000]
 
@@ -22,16 +21,12 @@ def pairs(backends: Callable[[str], list[str]]) -> list:
     return [
         pytest.param(case, backend, id=f"{case}-{backend}")
         for case in CASES
-        for backend in backends(_ALIASES.get(case.op, case.op))
+        for backend in backends(case.op)
     ]
 
 
-def cpu_backends(op: str) -> list[str]:
-    return [name for name in _MODULES[op] if name not in ("reference", "triton")]
-
-
-FAST = pairs(cpu_backends)
-ALL = pairs(lambda op: ["reference", *cpu_backends(op)])
+FAST = pairs(lambda op: cpu_backends(op)[1:])
+ALL = pairs(cpu_backends)
 
 
 def with_grads(

@@ -5,6 +5,7 @@ Triton decides at import whether it interprets, so those tests run in a process 
 saved states are made small enough that several blocks and segments are in play.
 """
 
+import importlib
 import os
 import re
 import subprocess
@@ -16,11 +17,11 @@ import pytest
 import torch
 
 from statetrack import ops
-from statetrack.ops._dispatch import _ALIASES, _MODULES
+from statetrack.ops._spec import find
 from tests.helpers import relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends, normal
 from tests.ops.test_against_reference import expect_match, single, with_grads
-from tests.ops.test_pieces import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
+from tests.ops.test_packing import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
 
 pytest.importorskip("triton")
 
@@ -86,7 +87,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     def test_delta_fits_on_hopper(size: int, cut: str) -> None:
         import triton.language as tl
 
-        from statetrack.ops._triton import delta
+        from statetrack.ops.delta.triton import recurrent as delta
 
         shape = {"N": 1, "K": size, "V": size, "SCALE": 1.0, "NORMALIZE": True, "EVERY": 256}
         keys, values, warps = delta._forward_tile(size, size)
@@ -108,18 +109,18 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
     @pytest.mark.parametrize("size", [16, 32])
     def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
-        from statetrack.ops._triton import _delta_short
+        from statetrack.ops.delta.triton import short
 
         shape = {"K": size, "V": size, "ROWS": 16, "SCALE": 1.0, "NORMALIZE": True, "ASM": True}
         types = "*bf16 *bf16 *fp32 *fp32 *fp32 *bf16 - *bf16 *bf16 *bf16 *fp32 *fp32"
         types += f" {cut} i32 i32 i32 i32 i32"
-        stack, shared = for_hopper(_delta_short._backward_kernel, types, 1, stages=1, **shape)
+        stack, shared = for_hopper(short._backward_kernel, types, 1, stages=1, **shape)
         assert stack == 0 and shared <= SHARED_MEMORY
         types = (
             f"*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32 i32"
         )
         shape["SAVE"] = True
-        stack, shared = for_hopper(_delta_short._forward_kernel, types, 1, stages=1, **shape)
+        stack, shared = for_hopper(short._forward_kernel, types, 1, stages=1, **shape)
         assert stack == 0 and shared <= SHARED_MEMORY
 
     @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
@@ -127,7 +128,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
         import triton.language as tl
 
-        from statetrack.ops._triton import selective
+        from statetrack.ops.selective import triton as selective
 
         padded = selective.power_of_two(size)
         tile = {"N": size, "BC": selective._block(channels, size, 256), "BN": padded, "LOW": -1.0}
@@ -149,7 +150,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> None:
         import triton.language as tl
 
-        from statetrack.ops._triton import linear_attention as la
+        from statetrack.ops.linear_attention.triton import recurrent as la
 
         shape = {"K": key, "V": value, "PV": la._padded(value), "SCALE": 1.0, "VECTOR": vector}
         keys, values, warps = la._forward_tile(key, value)
@@ -167,7 +168,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
     @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
     def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
-        from statetrack.ops._triton import _attention_chunks as chunks
+        from statetrack.ops.linear_attention.triton import chunked as chunks
 
         size, count, x = 128, chunks.CHUNK, f"*{dtype}"
         precision = {"PRECISION": "bf16" if dtype == "bf16" else "tf32x3"}
@@ -202,7 +203,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     def test_convolution_fits_on_hopper(weights: str, cut: str) -> None:
         import triton.language as tl
 
-        from statetrack.ops._triton import convolution
+        from statetrack.ops.convolution import triton as convolution
 
         tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
         rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
@@ -218,7 +219,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     def test_slstm_fits_on_hopper(size: int) -> None:
         import triton.language as tl
 
-        from statetrack.ops._triton import slstm
+        from statetrack.ops.slstm import triton as slstm
 
         shape = {"D": size, "BD": size, "ROWS": slstm.ROWS, "EXACT": False, "COMPUTE": tl.float32}
         shape["ON_CHIP"] = size <= slstm.ON_CHIP_SIZE
@@ -231,13 +232,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert shared <= SHARED_MEMORY
 
     def test_an_untested_triton_is_refused_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
-        from statetrack.ops._triton import _runtime
+        from statetrack.ops._triton import runtime
 
-        monkeypatch.setattr(_runtime.triton, "__version__", "3.2.0")
+        monkeypatch.setattr(runtime.triton, "__version__", "3.2.0")
         with pytest.raises(RuntimeError, match=r"Triton 3\.2\.0 .* pip install"):
-            _runtime.check_version()
+            runtime.check_version()
         monkeypatch.undo()
-        _runtime.check_version()
+        runtime.check_version()
 
 else:
     ONE_CASE_PER_OP = {
@@ -249,20 +250,21 @@ else:
         "short_convolution-silu",
     }
     KERNELS = [
-        pytest.param(case, id=str(case))
-        for case in CASES
-        if "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
+        pytest.param(case, id=str(case)) for case in CASES if "triton" in find(case.op).backends
     ]
     ONE_PER_OP = [
         pytest.param(case, id=str(case))
         for case in CASES
-        if str(case) in ONE_CASE_PER_OP and "triton" in _MODULES[_ALIASES.get(case.op, case.op)]
+        if str(case) in ONE_CASE_PER_OP and "triton" in find(case.op).backends
     ]
 
     @pytest.fixture(autouse=True)
     def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         """Two value blocks, and states saved often: as at sizes the interpreter cannot reach."""
-        from statetrack.ops._triton import convolution, delta, linear_attention, selective
+        from statetrack.ops.convolution import triton as convolution
+        from statetrack.ops.delta.triton import recurrent as delta
+        from statetrack.ops.linear_attention.triton import recurrent as linear_attention
+        from statetrack.ops.selective import triton as selective
 
         monkeypatch.setattr(convolution, "SEGMENT", 3)
         monkeypatch.setattr(convolution, "_block", lambda channels: 4)
@@ -305,10 +307,10 @@ else:
         label: str, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The form for long sequences, which computes in float32: up to three chunks here."""
-        from statetrack.ops._triton import _attention_chunks, linear_attention
+        from statetrack.ops.linear_attention.triton import choose, chunked
 
-        monkeypatch.setattr(linear_attention, "_in_chunks", lambda k, v, dtype: True)
-        monkeypatch.setattr(_attention_chunks, "CHUNK", 16)
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         low = single(case.inputs(time, state=state))
         exact = {name: x.double() for name, x in low.items()}
@@ -344,10 +346,10 @@ else:
     @pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
     def test_nan_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A NaN shows from its token on, not in the tokens of its chunk before it."""
-        from statetrack.ops._triton import _attention_chunks, linear_attention
+        from statetrack.ops.linear_attention.triton import choose, chunked
 
-        monkeypatch.setattr(linear_attention, "_in_chunks", lambda k, v, dtype: True)
-        monkeypatch.setattr(_attention_chunks, "CHUNK", 16)
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
         case = next(c for c in CASES if c.op == "linear_attention")
         inputs = single(case.inputs(20))
         inputs[name][0, 9] = torch.nan
@@ -367,7 +369,7 @@ else:
 
     def test_slstm_with_r_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         """Heads too large for the chip take another way to the same numbers."""
-        from statetrack.ops._triton import slstm
+        from statetrack.ops.slstm import triton as slstm
 
         monkeypatch.setattr(slstm, "ON_CHIP_SIZE", 4)
         case = next(case for case in CASES if case.op == "slstm_scan")
@@ -398,7 +400,7 @@ else:
     @pytest.mark.parametrize("micro", [1, 2, 3])
     def test_delta_reads_parts_of_wide_rows_where_they_lie(micro: int) -> None:
         """q, k and v as slices of one projection: no copies, the same numbers."""
-        from statetrack.ops._triton._runtime import by_token
+        from statetrack.ops._triton.runtime import by_token
 
         heads, key, value = 2, 4, 3
         sizes = [heads * key, micro * heads * key, micro * heads * value]
@@ -477,14 +479,9 @@ else:
         assert done.stdout.count("compiles") == len(ONE_PER_OP)
 
     def test_registered_as_it_should_be() -> None:
-        from statetrack.ops._triton import (  # noqa: F401
-            convolution,
-            delta,
-            diagonal,
-            linear_attention,
-            selective,
-            slstm,
-        )
+        for spec in {find(case.op) for case in CASES}:
+            if "triton" in spec.backends:
+                importlib.import_module(f"{spec.package}.triton")
 
         registered = torch.ops.statetrack
         x = {name: t.requires_grad_() for name, t in CASES[0].inputs(1).items()}
@@ -521,12 +518,12 @@ else:
         torch.library.opcheck(registered.short_convolution_triton.default, (*args, None, 0, 0))
 
     def test_inference_saves_nothing() -> None:
-        from statetrack.ops._triton import delta
+        from statetrack.ops.delta.triton import choose
 
         case = next(case for case in CASES if case.label == "two")
         x = case.inputs(5)
         args = (x["q"], x["k"], x["v"], x["beta"], None, True, 1.0, None)
-        assert [saved.numel() for saved in delta._op(*args, False, None, 5)[2:4]] == [0, 0]
+        assert [saved.numel() for saved in choose._op(*args, False, None, 5)[2:4]] == [0, 0]
         with torch.no_grad():
             inside, _ = case.run(x, "triton")
         assert torch.equal(inside, case.run(x, "triton")[0])

@@ -23,7 +23,6 @@ from statetrack.layers.parts import (
     split_heads,
 )
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
-from statetrack.ops._reference import unit_vector
 
 __all__ = ["DeltaFamily"]
 
@@ -163,7 +162,7 @@ class DeltaFamily(Layer):
         inputs = self._inputs(x, state or {})
         dtype = inputs.beta.dtype
         return HouseholderTransitions(
-            k=unit_vector(inputs.k.to(dtype)),
+            k=ops.unit_vector(inputs.k.to(dtype)),
             v=inputs.v.to(dtype),
             beta=inputs.beta,
             decay=inputs.decay,

@@ -10,7 +10,6 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import heads_dividing, linear, merge_heads, reset_linear, split_heads
 from statetrack.layers.transitions import RankOneTransitions, Transitions
-from statetrack.ops._reference import unit_vector
 
 __all__ = ["RWKV7"]
 
@@ -139,7 +138,7 @@ class RWKV7(Layer):
 
         transitions = RankOneTransitions(
             w=by_head(w),
-            kappa=unit_vector(by_head(k * self.k_scale)),
+            kappa=ops.unit_vector(by_head(k * self.k_scale)),
             a=by_head(self.eigen_range.removal(w, rate)),
             k=by_head(written),
             v=by_head(self.v_proj(x_v)),

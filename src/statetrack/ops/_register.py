@@ -19,7 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-__all__ = ["compute_dtype", "differentiable_op", "empty_grads"]
+from statetrack.ops._record import note
+from statetrack.ops._spec import OpSpec
+
+__all__ = ["compute_dtype", "differentiable_op", "empty_grads", "per_group", "per_row"]
 
 Forward = Callable[..., tuple[Tensor, ...]]
 
@@ -30,46 +33,85 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     return reduce(torch.promote_types, found, torch.float32)
 
 
-def empty_grads(first: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
-    """A place for the gradient of every input; without numbers for those that are None."""
+def empty_grads(first: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    """A place for the gradient of every tensor; without numbers for None and for integers.
+
+    What is neither a tensor nor None, such as a number, has no gradient and no place.
+    """
     return tuple(
-        first.new_empty(0) if x is None else x.new_empty(x.shape) for x in (first, *others)
+        first.new_empty(0) if x is None or _integral(x) else x.new_empty(x.shape)
+        for x in (first, *others)
+        if x is None or isinstance(x, Tensor)
     )
 
 
-def differentiable_op(
-    name: str,
-    *,
-    schema: str,
-    forward: Forward,
-    forward_fake: Forward,
-    backward_schema: str,
-    backward: Forward,
-    backward_fake: Forward,
-    num_outputs: int,
-) -> Forward:
-    """Registers `statetrack::{name}` and `statetrack::{name}_backward`; the result calls the first.
+def per_row(x: Tensor, batch: int) -> Tensor:
+    """[groups, ...] -> [batch, ...]: what each row of the batch uses."""
+    groups = x.shape[0]
+    return x.expand(batch, *x.shape[1:]) if groups == 1 else x.repeat_interleave(batch // groups, 0)
 
-    forward(*inputs) -> (*outputs, *saved): the first `num_outputs` results are the op's, the rest
-        is kept for the backward.
-    backward(*inputs, *outputs, *saved, *output_grads) -> one gradient per tensor in `inputs`, in
-        order. For an optional input that is None, and for integers, it returns an empty tensor,
-        which is dropped. The gradient of an output that nobody used is None where the schema has
-        `Tensor?` for it, and zeros elsewhere.
-    The two `schema` strings are those of `torch.library`; the `_fake` functions return empty
-    tensors of the right shape, dtype and device. Results are made contiguous; none may share memory
-    with an argument.
+
+def per_group(x: Tensor, groups: int) -> Tensor:
+    """[batch, ...] -> [groups, ...]: the sum over the rows of each group."""
+    return x.unflatten(0, (groups, x.shape[0] // groups)).sum(1)
+
+
+def differentiable_op(
+    spec: OpSpec,
+    backend: str,
+    *,
+    forward: Forward,
+    backward: Forward,
+    empty: Forward | None = None,
+    options: str = "",
+    saved: tuple[str, ...] = (),
+    outputs: tuple[str, ...] | None = None,
+    optional_grads: tuple[str, ...] = (),
+    variant: str = "",
+) -> Forward:
+    """Registers an op and its backward with `torch.library`; the result calls the first.
+
+    They are `statetrack::{spec.name}_{backend}{variant}` and the same with `_backward`. The result
+    takes the inputs one by one, and the options after them. The two functions are
+
+    forward(inputs, *options) -> (*outputs, *saved)
+    backward(inputs, *options, *outputs, *saved, *output_grads) -> one gradient for each tensor of
+        inputs and options, in order: an empty one for None and for integers, which is dropped.
+
+    with inputs a `spec.inputs`. Results are made contiguous; none may share memory with an
+    argument.
+
+    Args:
+        empty: empty(inputs, *options), the results of `forward` without numbers. Left out, they
+            are `spec.empty(inputs)`.
+        options: further arguments of this backend, as `torch.library` writes them: "bool save".
+        saved: the names of what is kept for the backward.
+        outputs: the names of the results where they are not `spec.outputs`.
+        optional_grads: the outputs whose gradient is None if nobody used them. For others it is
+            zeros.
+        variant: tells apart two ops of one backend.
     """
-    forward, backward = _exact(forward), _exact(backward)
-    forward_op = _custom_op(name, schema, forward, forward_fake)
-    backward_op = _custom_op(f"{name}_backward", backward_schema, backward, backward_fake)
-    arguments = forward_op._opoverload._schema.arguments
-    tensors = [i for i, argument in enumerate(arguments) if _takes_tensor(argument)]
-    constants = [i for i in range(len(arguments)) if i not in tensors]
-    may_be_none = [
-        isinstance(argument.type, torch.OptionalType)
-        for argument in backward_op._opoverload._schema.arguments[-num_outputs:]
-    ]
+    outputs = spec.outputs if outputs is None else outputs
+    num_outputs = len(outputs)
+    name = f"{spec.name}_{backend}{variant}"
+    arguments = f"{spec.schema}, {options}" if options else spec.schema
+    results = [f"Tensor {result}" for result in (*outputs, *saved)]
+    grads = [f"Tensor{'?' * (result in optional_grads)} d_{result}" for result in outputs]
+    forward_schema = f"({arguments}) -> ({', '.join(['Tensor'] * len(results))})"
+    tensors = [i for i, word in enumerate(arguments.split(", ")) if word.startswith("Tensor")]
+    constants = [i for i in range(arguments.count(",") + 1) if i not in tensors]
+    may_be_none = [result in optional_grads for result in outputs]
+    backward_schema = (
+        f"({', '.join([arguments, *results, *grads])}) -> ({', '.join(['Tensor'] * len(tensors))})"
+    )
+    count = len(tensors) + len(constants)
+
+    forward = _exact(spec, forward, backend)
+    backward = _exact(spec, backward, backend)
+    forward_op = _custom_op(name, forward_schema, forward, _packed(spec, empty or spec.empty))
+    backward_op = _custom_op(
+        f"{name}_backward", backward_schema, backward, lambda *args: empty_grads(*args[:count])
+    )
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*(inputs[i] for i in tensors), *output)
@@ -80,7 +122,7 @@ def differentiable_op(
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # once: a checkpoint computes them again for whoever asks
         given, results = saved[: len(tensors)], saved[len(tensors) :]
-        inputs: list[Any] = [None] * len(arguments)
+        inputs: list[Any] = [None] * count
         for i, value in zip([*tensors, *constants], [*given, *ctx.constants], strict=True):
             inputs[i] = value
         output_grads = [
@@ -89,7 +131,7 @@ def differentiable_op(
         ]
         once = not torch.is_grad_enabled()  # no derivative of this is wanted
         run = backward if once and _plain([*given, *grads]) else backward_op
-        found: list[Tensor | None] = [None] * len(arguments)
+        found: list[Tensor | None] = [None] * count
         for i, grad in zip(tensors, run(*inputs, *results, *output_grads), strict=True):
             if inputs[i] is not None and not _integral(inputs[i]):
                 found[i] = grad
@@ -136,15 +178,27 @@ def _plain(values: Iterable[Any]) -> bool:
     )
 
 
-def _exact(function: Forward) -> Forward:
-    """`function` outside of any autocast region, with contiguous results."""
+def _packed(spec: OpSpec, function: Forward) -> Forward:
+    """`function`, which takes a `spec.inputs`, of the inputs one by one."""
+    make, count = spec.inputs._make, len(spec.inputs._fields)
+
+    def packed(*args: Any) -> tuple[Tensor, ...]:
+        return function(make(args[:count]), *args[count:])
+
+    return packed
+
+
+def _exact(spec: OpSpec, function: Forward, backend: str) -> Forward:
+    """`function` of inputs one by one, outside of autocast, with contiguous results."""
+    op, make, count = spec.name, spec.inputs._make, len(spec.inputs._fields)
 
     def exact(*args: Any) -> tuple[Tensor, ...]:
-        device = next(value.device.type for value in args if isinstance(value, Tensor))
+        note(op, backend)
+        inputs, device = make(args[:count]), args[0].device.type
         if not torch.is_autocast_enabled(device):
-            return tuple(result.contiguous() for result in function(*args))
+            return tuple([result.contiguous() for result in function(inputs, *args[count:])])
         with torch.autocast(device, enabled=False):
-            return tuple(result.contiguous() for result in function(*args))
+            return tuple([result.contiguous() for result in function(inputs, *args[count:])])
 
     return exact
 
@@ -169,13 +223,6 @@ def _custom_op(name: str, schema: str, function: Forward, fake: Forward) -> Any:
 
     op.register_vmap(fold)
     return op
-
-
-def _takes_tensor(argument: torch.Argument) -> bool:
-    kind = argument.type
-    if isinstance(kind, torch.OptionalType):
-        kind = kind.getElementType()
-    return isinstance(kind, torch.TensorType)
 
 
 def _integral(x: Tensor) -> bool:

@@ -1,1 +1,1 @@
-"""The recurrences as compiled loops for the CPU; docs/cpu.md has the measurements behind them."""
+"""What compiled loops for the CPU share; docs/cpu.md has the measurements behind them."""

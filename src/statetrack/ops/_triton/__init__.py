@@ -1,1 +1,1 @@
-"""GPU kernels in Triton. Each module is imported when its op first runs on the GPU."""
+"""What GPU kernels in Triton share; imported when an op first runs on the GPU."""

@@ -1,1 +1,0 @@
-"""The recurrences in plain tensor code: chunked or scanned, on any device."""

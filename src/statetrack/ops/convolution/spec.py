@@ -1,0 +1,47 @@
+"""What `short_convolution` is to all its backends."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statetrack.ops._register import compute_dtype
+from statetrack.ops._spec import OpSpec, register
+
+__all__ = ["SPEC", "Inputs", "in_groups"]
+
+
+class Inputs(NamedTuple):
+    """What a backend gets; shapes as in `reference.short_convolution`."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    use_silu: bool
+    initial_state: Tensor | None
+
+
+def _empty(inputs: Inputs, in_a_row: int | torch.SymInt = 1) -> tuple[Tensor, ...]:
+    """y [batch, time, channels] and the final states [sequences, past, channels]."""
+    x, weight, bias, _, initial_state = inputs
+    dtype = compute_dtype(x, weight, bias, initial_state)
+    past = (x.shape[0] * in_a_row, weight.shape[-1] - 1, x.shape[2])
+    return x.new_empty(x.shape), x.new_empty(past, dtype=dtype)
+
+
+def in_groups(inputs: Inputs) -> Inputs:
+    """With the weights in one group, as registered ops take what a whole batch shares."""
+    bias = inputs.bias
+    return inputs._replace(weight=inputs.weight[None], bias=None if bias is None else bias[None])
+
+
+SPEC = register(
+    OpSpec(
+        name="short_convolution",
+        inputs=Inputs,
+        outputs=("y", "final_state"),
+        empty=_empty,
+        backends=("reference", "torch", "triton"),
+        sequences=("x",),
+    )
+)

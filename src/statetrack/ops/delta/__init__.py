@@ -1,0 +1,97 @@
+"""`delta_rule` and `delta_product`: transitions that are generalized Householder matrices."""
+
+from typing import Any
+
+from torch import Tensor
+
+from statetrack._typing import Float
+from statetrack.ops._checks import check_devices, check_range, check_shape
+from statetrack.ops._dispatch import Backend, run
+from statetrack.ops.delta.spec import SPEC, Inputs, large_state
+from statetrack.ops.packing import Pieces, check_pieces
+
+__all__ = ["delta_product", "delta_rule"]
+
+
+def delta_rule(
+    q: Float[Tensor, "batch time heads key"],
+    k: Float[Tensor, "batch time heads key"],
+    v: Float[Tensor, "batch time heads value"],
+    beta: Float[Tensor, "batch time heads"],
+    decay: Float[Tensor, "batch time heads"] | None = None,
+    *,
+    normalize: bool = True,
+    scale: float = 1.0,
+    initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    pieces: Pieces | None = None,
+    backend: Backend = "auto",
+) -> tuple[
+    Float[Tensor, "batch time heads value"],
+    Float[Tensor, "sequences heads key value"],
+]:
+    """H_t = a_t (I - β_t k_t k_tᵀ) H_{t-1} + β_t k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
+
+    β in [0, 2] puts the eigenvalue 1 - β in [-1, 1]: β = 2 is a reflection, β = 1 forgets what was
+    stored under k, β = 0 changes nothing. The gate a (`decay`) is in [-1, 1], and 1 if left out.
+    With `normalize`, q and k are divided by their norms inside and the transition is
+    I - β k kᵀ/‖k‖² whatever the dtype; without it, k is used as it is.
+    The state is float32, or float64 if any input is; y has the dtype of v.
+    With `pieces` a row holds several sequences (`Pieces`), and the states are those after each of
+    them, row by row.
+
+    >>> import torch
+    >>> k = torch.tensor([1.0, 0.0]).expand(1, 3, 1, 2)
+    >>> v, beta = torch.zeros(1, 3, 1, 1), torch.full((1, 3, 1), 2.0)
+    >>> y, _ = delta_rule(k, k, v, beta, initial_state=torch.ones(1, 1, 2, 1))
+    >>> y.flatten()
+    tensor([-1.,  1., -1.])
+    """
+    _check("batch time heads", q, k, v, beta, decay, initial_state)
+    check_pieces(pieces, q, initial_state)
+    k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
+    inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
+    return run(SPEC, backend, inputs, pieces=pieces, large=large_state(k, v))
+
+
+def delta_product(
+    q: Float[Tensor, "batch time heads key"],
+    k: Float[Tensor, "batch time micro heads key"],
+    v: Float[Tensor, "batch time micro heads value"],
+    beta: Float[Tensor, "batch time micro heads"],
+    decay: Float[Tensor, "batch time heads"] | None = None,
+    *,
+    normalize: bool = True,
+    scale: float = 1.0,
+    initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    pieces: Pieces | None = None,
+    backend: Backend = "auto",
+) -> tuple[
+    Float[Tensor, "batch time heads value"],
+    Float[Tensor, "sequences heads key value"],
+]:
+    """The delta rule with n micro-steps per token: A(x) is a product of n Householder matrices.
+
+    Per token: H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n in this order,
+    then y = scale · Hᵀ q. n = 1 is `delta_rule`, which also explains the other arguments. Products
+    of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
+    """
+    _check("batch time micro heads", q, k, v, beta, decay, initial_state)
+    check_pieces(pieces, q, initial_state)
+    inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
+    return run(SPEC, backend, inputs, pieces=pieces, large=large_state(k, v))
+
+
+def _check(steps: str, q: Any, k: Any, v: Any, beta: Any, decay: Any, initial_state: Any) -> None:
+    """`steps` names the axes that k, v and beta share."""
+    sizes: dict[str, int] = {}
+    check_shape("q", q, "batch time heads key", sizes)
+    check_shape("k", k, f"{steps} key", sizes)
+    check_shape("v", v, f"{steps} value", sizes)
+    check_shape("beta", beta, steps, sizes)
+    if decay is not None:
+        check_shape("decay", decay, "batch time heads", sizes)
+    if initial_state is not None:
+        check_shape("initial_state", initial_state, "batch heads key value", sizes)
+    check_devices(q=q, k=k, v=v, beta=beta, decay=decay, initial_state=initial_state)
+    check_range("beta", beta, 0.0, 2.0)
+    check_range("decay", decay, -1.0, 1.0)

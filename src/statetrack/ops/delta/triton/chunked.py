@@ -1,0 +1,963 @@
+"""Kernels of `delta_product` for long sequences: chunks of matrix products, forward and backward.
+
+Letters: B batch, T time, N micro-steps per token, H heads, K key size, V value size. The rows of a
+chunk are its micro-steps, R = 64 of them (63 if N = 3: a chunk holds whole tokens), with keys as
+given. Per row r = 1/‖k‖ (1 where keys are taken as they are). Gates: D_ij is the product of those
+after row j up to row i, g_i that from the start of the chunk to i, d_j that after j to its end, γ
+that of the chunk (all 1 without a gate). With S the state before the chunk, e = v - Sᵀk the error
+a row sees when it writes (for unit keys), and M = I + A, A_ij = (k_i·k_j / ‖k_i‖²) D_ij β_j below
+the diagonal:
+
+    X = r V - r² g (K S)        e = M⁻¹ X        S' = γ S + Kᵀ (d β e)
+    y = ρ (Q S) + P e           P_tj = r_q D_tj β_j (q_t·k_j) for rows j up to the end of token t
+
+with r_q = scale/‖q‖ and ρ = r_q g. Backwards, Z being the gradient of S' and that of y given:
+
+    E = Pᵀ dy + d β (K Z)       λ = M⁻ᵀ E        dS = γ Z + Qᵀ (ρ dy) - Kᵀ (r² g λ)      dV = r λ
+
+Four kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel`
+takes the state along, `_backward_kernel` its gradient back. What is left, `_gradients_kernel` does
+over all chunks at once from the saved S, Z and e; with a gate, `_gate_kernel` comes after it.
+States are held transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the
+next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
+
+Precision. Rounding an entry of the state to bfloat16 at every chunk would be worth percents of it
+at β = 2. Products that feed the state are therefore done with both factors good to 16 bits at
+least: bfloat16 inputs are exact as they are, and what was computed goes in as a sum of two bfloat16
+numbers, high + low. M⁻¹, and everything with float32 inputs is in three TF32 products (21 bits).
+k_i·k_j / ‖k_i‖² is exactly 1 where the keys are equal, because norms are taken from K Kᵀ itself: so
+a repeated reflection is one, for ever. Products that end in y or in a gradient of the inputs use
+the dtype of the inputs.
+"""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statetrack.ops._register import empty_grads
+from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
+from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
+
+__all__ = ["backward", "empty", "forward"]
+
+FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
+ROWS = 64  # of a chunk
+GATE_OPTIONS = {"num_warps": 4}
+
+_LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
+_ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
+
+# Rows of the vectors kept per chunk; the last three only with a gate.
+_R = tl.constexpr(0)  # 1/‖k‖
+_READ = tl.constexpr(1)  # g/‖k‖²
+_BETA = tl.constexpr(2)
+_R_Q = tl.constexpr(3)  # scale/‖q‖, per token
+_UNTIL = tl.constexpr(4)  # d
+_SINCE = tl.constexpr(5)  # g
+_RHO = tl.constexpr(6)  # r_q g, per token
+
+# Rows of the sums that `_gradients_kernel` leaves for `_gate_kernel`.
+_SINCE_Q = tl.constexpr(0)  # the gradient of g as reads see it, per token
+_SINCE_K = tl.constexpr(1)  # as writes see it
+_ALONG = tl.constexpr(2)  # β_j k_j·(Z e_j), the gradient of d
+_OVERLAP = tl.constexpr(3)  # Σ S ∘ Z, the gradient of γ, one number
+_SUMS = tl.constexpr(4)
+
+
+# ------------------------------------------------------------------------------------- helpers
+
+
+@triton.jit
+@no_type_check
+def _split(x, like):
+    """x as high + low in the dtype of `like`, or x and nothing worth adding if that is wide."""
+    high = x.to(like.dtype)
+    return high, (x - high.to(x.dtype)).to(like.dtype)
+
+
+@triton.jit
+@no_type_check
+def _product(x, other, into, PRECISION: tl.constexpr):
+    """into + x @ other for x of full precision and `other` exact."""
+    if other.dtype == tl.bfloat16:
+        high, low = _split(x, other)
+        into = tl.dot(high, other, into)
+        return tl.dot(low, other, into)
+    else:
+        return tl.dot(x, other, into, input_precision=PRECISION, out_dtype=into.dtype)
+
+
+@triton.jit
+@no_type_check
+def _leaf(x, other, into, PRECISION: tl.constexpr):
+    """into + x @ other for results that no later token sees."""
+    return tl.dot(x.to(other.dtype), other, into, input_precision=PRECISION, out_dtype=into.dtype)
+
+
+@triton.jit
+@no_type_check
+def _load(at, rows, stride, columns, row_count, column_count):
+    """The tile whose row i begins at at + i·stride; zeros beyond the counts."""
+    inside = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
+    return tl.load(at + (rows[:, None] * stride + columns[None, :]), mask=inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _store(at, rows, stride, columns, row_count, column_count, x):
+    """The counterpart of `_load`."""
+    inside = (rows < row_count)[:, None] & (columns < column_count)[None, :]
+    to = at + (rows[:, None] * stride + columns[None, :])
+    tl.store(to, x.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _locate(program, H, chunks):
+    """(batch row, head, chunk, tile) of a program; neighbours share tokens, not heads."""
+    h = program % H
+    rest = program // H
+    c = rest % chunks
+    b = rest // chunks
+    return b, h, c, (b * H + h) * chunks + c
+
+
+@triton.jit
+@no_type_check
+def _row_gates(decay_at, rows, count, N: tl.constexpr, H, COMPUTE: tl.constexpr):
+    """The gate of each row of a chunk: the token's before its first micro-step, else 1."""
+    is_gate = (rows % N == 0) & (rows < count) & (rows >= 0)
+    return tl.load(decay_at + (rows // N) * H, mask=is_gate, other=1.0).to(COMPUTE)
+
+
+@triton.jit
+@no_type_check
+def _token_gates(decay_at, tokens, count, H, COMPUTE: tl.constexpr):
+    return tl.load(decay_at + tokens * H, mask=tokens < count, other=1.0).to(COMPUTE)
+
+
+@triton.jit
+@no_type_check
+def _log_gates(gates):
+    """Sums from the first gate to each one: of the logarithms, and of marks for signs and zeros.
+
+    A logarithm stays above -40, so that the sums keep their digits; a factor of 2⁻⁴⁰ is worth
+    nothing next to what is written after it.
+    """
+    size = tl.abs(gates)
+    size = tl.where(size < _LEAST_GATE, _LEAST_GATE, size)  # NaN stays
+    marks = tl.where(gates < 0, 1, 0) + tl.where(gates == 0, _ZERO_MARK, 0)
+    return tl.cumsum(tl.log2(size), 0), tl.cumsum(marks, 0)
+
+
+@triton.jit
+@no_type_check
+def _product_of_gates(log, marks):
+    """The product of the gates between two sums of `_log_gates`, from the differences of these."""
+    size = tl.exp2(log)
+    return tl.where(marks >= _ZERO_MARK, 0.0, tl.where(marks % 2 == 0, size, -size))
+
+
+@triton.jit
+@no_type_check
+def _inverse_square(square, NORMALIZE: tl.constexpr):
+    """1/‖x‖² as high + low, and 1/‖x‖, from ‖x‖²; zeros where x counts as zero."""
+    if NORMALIZE:
+        # spelt so that NaN counts as a vector
+        is_vector = (square <= FLOOR_SQUARED) == 0
+        square = tl.where(is_vector, square, 1.0)
+        high = 1.0 / square
+        low = tl.fma(-square, high, 1.0) * high  # one Newton step
+        r = tl.rsqrt(square)
+        return (
+            tl.where(is_vector, high, 0.0),
+            tl.where(is_vector, low, 0.0),
+            tl.where(is_vector, r, 0.0),
+        )
+    else:
+        one = square * 0 + 1.0
+        return one, one - one, one
+
+
+# --------------------------------------------------------------------- what a chunk is made of
+
+
+@triton.jit
+@no_type_check
+def _invert(at, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
+    """Turns the strictly lower A [64, 64] at `at` into (I + A)⁻¹, but for the zeros above.
+
+    By halves, [[L, 0], [B, M]]⁻¹ = [[L⁻¹, 0], [-M⁻¹ B L⁻¹, M⁻¹]]: blocks of 2, 4, 8 and 16 on the
+    diagonal, then of 32 and 64. Every number on the way is part of the inverse of a smaller system,
+    so nothing grows that the result does not have; a power series would. Memory that only this
+    program sees serves to cut a matrix into blocks.
+    """
+    blocks = tl.arange(0, 4)[:, None, None]
+    i, j = tl.arange(0, 16)[None, :, None], tl.arange(0, 16)[None, None, :]
+    here = at + blocks * (16 * 64 + 16) + i * 64 + j
+    a = tl.load(here)
+    inverse = tl.where(i == j, 1.0, 0.0) - tl.where((i // 2 == j // 2) & (i > j), a, 0.0)
+    for level in tl.static_range(1, 4):
+        below = (i >> (level + 1) == j >> (level + 1)) & (i >> level > j >> level)
+        part = tl.where(below, a, 0.0)
+        part = tl.dot(part, inverse, input_precision=PRECISION, out_dtype=COMPUTE)
+        inverse -= tl.dot(inverse, part, input_precision=PRECISION, out_dtype=COMPUTE)
+    tl.store(here, inverse)
+    tl.debug_barrier()
+    here = at + tl.arange(0, 2)[:, None, None] * (32 * 64 + 32) + i * 64 + j
+    part = tl.load(here + 16 * 64)
+    part = tl.dot(part, tl.load(here), input_precision=PRECISION, out_dtype=COMPUTE)
+    last = tl.load(here + 16 * 64 + 16)
+    part = tl.dot(last, part, input_precision=PRECISION, out_dtype=COMPUTE)
+    tl.store(here + 16 * 64, -part)
+    tl.store(here + 16, tl.zeros([2, 16, 16], COMPUTE))
+    tl.debug_barrier()
+    here = at + tl.arange(0, 32)[:, None] * 64 + tl.arange(0, 32)[None, :]
+    part = tl.load(here + 32 * 64)
+    part = tl.dot(part, tl.load(here), input_precision=PRECISION, out_dtype=COMPUTE)
+    last = tl.load(here + 32 * 64 + 32)
+    part = tl.dot(last, part, input_precision=PRECISION, out_dtype=COMPUTE)
+    tl.store(here + 32 * 64, -part)
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _prepare_kernel(
+    q_ptr,
+    k_ptr,
+    beta_ptr,
+    decay_ptr,
+    system_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    between_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    SCALE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EXACT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """M⁻¹ [R, parts, R], P [tokens, R], D (both ways round) and the vectors of a chunk of a head.
+
+    A and its inverse may lie in the same memory: one is read whole before the other is written.
+    """
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    # As many tokens as rows: fewer than 64 would be multiplied on the slower matrix units.
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
+    token_count = tl.minimum(T - c * TOKENS, TOKENS)
+    row_count = token_count * N
+    first_token = (b * T + c * TOKENS) * H + h
+    first_row = (b * T + c * TOKENS) * N * H + h
+    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
+    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+    beta = tl.load(beta_ptr + first_row + rows * H, mask=rows < row_count, other=0.0).to(COMPUTE)
+
+    gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+    square = tl.sum(tl.where(rows[:, None] == rows[None, :], gram, 0.0), 1)
+    high, low, r = _inverse_square(square, NORMALIZE)
+    system = tl.fma(gram, high[:, None], gram * low[:, None]) * beta[None, :]
+    attention = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+    wide = q.to(COMPUTE)
+    _, _, r_q = _inverse_square(tl.sum(wide * wide, 1), NORMALIZE)
+    r_q *= SCALE
+    attention *= r_q[:, None] * beta[None, :]
+    seen = rows[None, :] < (tokens[:, None] + 1) * N
+
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    if decay_ptr is not None:
+        decay_at = decay_ptr + first_token
+        gates = _row_gates(decay_at, rows, row_count, N, H, COMPUTE)
+        gates_q = _token_gates(decay_at, tokens, token_count, H, COMPUTE)
+        log, marks = _log_gates(gates)
+        i, j = rows[:, None], rows[None, :]
+        turn = tl.where(i < j, -1, 1)
+        between = _product_of_gates(
+            (log[:, None] - log[None, :]) * turn, (marks[:, None] - marks[None, :]) * turn
+        )
+        _store(between_ptr + tile * (ROWS * ROWS), rows, ROWS, rows, ROWS, ROWS, between)
+        system *= between
+        since = _product_of_gates(log, marks)
+        if N == 1:
+            attention *= between
+            since_q = since
+        else:
+            log_q, marks_q = _log_gates(gates_q)
+            attention *= _product_of_gates(
+                tl.where(seen, log_q[:, None] - log[None, :], 0.0),
+                marks_q[:, None] - marks[None, :],
+            )
+            since_q = _product_of_gates(log_q, marks_q)
+        last = rows == ROWS - 1
+        until = _product_of_gates(
+            tl.sum(tl.where(last, log, 0.0), 0) - log, tl.sum(tl.where(last, marks, 0), 0) - marks
+        )
+        tl.store(at + _READ * ROWS + rows, (high + low) * since)
+        tl.store(at + _UNTIL * ROWS + rows, until)
+        tl.store(at + _SINCE * ROWS + rows, since)
+        tl.store(at + _RHO * ROWS + tokens, r_q * since_q)
+    else:
+        tl.store(at + _READ * ROWS + rows, high + low)
+    tl.store(at + _R * ROWS + rows, r)
+    tl.store(at + _BETA * ROWS + rows, beta)
+    tl.store(at + _R_Q * ROWS + tokens, r_q)
+    attention = tl.where(seen, attention, 0.0)
+    _store(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS, attention)
+
+    system_at = system_ptr + tile * (ROWS * ROWS)
+    below = rows[:, None] > rows[None, :]
+    system = tl.where(below, system, 0.0)
+    blocks_below = rows[:, None] // 16 >= rows[None, :] // 16
+    tl.store(system_at + rows[:, None] * ROWS + rows[None, :], system, mask=blocks_below)
+    tl.debug_barrier()
+    _invert(system_at, EXACT, COMPUTE)
+    inverse = tl.load(system_at + rows[:, None] * ROWS + rows[None, :])
+    inverse = tl.where(rows[:, None] >= rows[None, :], inverse, 0.0)
+    tl.debug_barrier()
+    inverse_at = inverse_ptr + tile * (ROWS * PARTS * ROWS)
+    high = inverse.to(inverse_ptr.dtype.element_ty)
+    tl.store(inverse_at + rows[:, None] * (PARTS * ROWS) + rows[None, :], high)
+    if PARTS == 2:
+        low = (inverse - high.to(COMPUTE)).to(inverse_ptr.dtype.element_ty)
+        tl.store(inverse_at + ROWS + rows[:, None] * (PARTS * ROWS) + rows[None, :], low)
+
+
+# ----------------------------------------------------------------------- along the chunks
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _forward_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    start_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    y_ptr,
+    final_ptr,
+    states_ptr,
+    errors_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    SAVE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """y and the final state of one head and block of values; saves the S and e of every chunk."""
+    program = tl.program_id(0).to(tl.int64)
+    block, head = program % NV, program // NV
+    b, h = head // H, head % H
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
+    values = block * BV + tl.arange(0, BV)
+    in_state = (values < V)[:, None] & (keys < K)[None, :]
+    outside = head * K * V + keys[None, :] * V + values[:, None]  # of a state [K, V]
+    state = tl.zeros([BV, BK], COMPUTE)
+    if start_ptr is not None:
+        state = tl.load(start_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
+    for c in range(chunks):
+        tile = head * chunks + c
+        token_count = tl.minimum(T - c * TOKENS, TOKENS)
+        first_token = (b * T + c * TOKENS) * H + h
+        first_row = (b * T + c * TOKENS) * N * H + h
+        k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
+        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
+        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        at = vectors_ptr + tile * (FIELDS * ROWS)
+        r = tl.load(at + _R * ROWS + rows)
+        read = tl.load(at + _READ * ROWS + rows)
+        write = tl.load(at + _BETA * ROWS + rows)
+        if GATED:
+            write *= tl.load(at + _UNTIL * ROWS + rows)
+            rho = tl.load(at + _RHO * ROWS + tokens)
+            whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        else:
+            rho = tl.load(at + _R_Q * ROWS + tokens)
+        if SAVE:
+            _store(states_ptr + tile * (K * V), values, K, keys, V, K, state)
+
+        x = _product(state, tl.trans(k), tl.zeros([BV, ROWS], COMPUTE), PRECISION)
+        x = tl.trans(v).to(COMPUTE) * r[None, :] - x * read[None, :]
+        inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
+        e = _product(x, tl.trans(inverse), tl.zeros([BV, ROWS], COMPUTE), PRECISION)
+        if PARTS == 2:
+            rest = _load(inverse_at + ROWS, rows, PARTS * ROWS, rows, ROWS, ROWS)
+            e = _leaf(x, tl.trans(rest), e, PRECISION)
+        if SAVE:
+            _store(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V, tl.trans(e))
+        out = _leaf(state, tl.trans(q), tl.zeros([BV, BQ], COMPUTE), PRECISION) * rho[None, :]
+        out = _leaf(e, tl.trans(attention), out, PRECISION)
+        y_at = y_ptr + first_token * V
+        _store(y_at, tokens, H * V, values, token_count, V, tl.trans(out))
+        if GATED:
+            state *= whole
+        state = _product(e * write[None, :], k, state, PRECISION)
+    tl.store(final_ptr + outside, state, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _backward_kernel(
+    q_ptr,
+    k_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    dy_ptr,
+    dfinal_ptr,
+    dv_ptr,
+    dstart_ptr,
+    dstates_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """dV and the gradient of the start of one head and block of values; saves Z of every chunk."""
+    program = tl.program_id(0).to(tl.int64)
+    block, head = program % NV, program // NV
+    b, h = head // H, head % H
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
+    values = block * BV + tl.arange(0, BV)
+    in_state = (values < V)[:, None] & (keys < K)[None, :]
+    outside = head * K * V + keys[None, :] * V + values[:, None]  # of a state [K, V]
+    dstate = tl.load(dfinal_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
+    for step in range(chunks):
+        c = chunks - 1 - step
+        tile = head * chunks + c
+        token_count = tl.minimum(T - c * TOKENS, TOKENS)
+        first_token = (b * T + c * TOKENS) * H + h
+        first_row = (b * T + c * TOKENS) * N * H + h
+        k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
+        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
+        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        at = vectors_ptr + tile * (FIELDS * ROWS)
+        r = tl.load(at + _R * ROWS + rows)
+        read = tl.load(at + _READ * ROWS + rows)
+        write = tl.load(at + _BETA * ROWS + rows)
+        if GATED:
+            write *= tl.load(at + _UNTIL * ROWS + rows)
+            rho = tl.load(at + _RHO * ROWS + tokens)
+            whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        else:
+            rho = tl.load(at + _R_Q * ROWS + tokens)
+        _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, dstate)
+
+        de = _product(dstate, tl.trans(k), tl.zeros([BV, ROWS], COMPUTE), PRECISION)
+        de *= write[None, :]
+        dy_t = tl.trans(dy)
+        de = _leaf(dy_t, attention, de, PRECISION)
+        inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
+        dx = _product(de, inverse, tl.zeros([BV, ROWS], COMPUTE), PRECISION)
+        if PARTS == 2:
+            rest = _load(inverse_at + ROWS, rows, PARTS * ROWS, rows, ROWS, ROWS)
+            dx = _leaf(de, rest, dx, PRECISION)
+        dv_at = dv_ptr + first_row * V
+        _store(dv_at, rows, H * V, values, token_count * N, V, tl.trans(dx * r[None, :]))
+        if GATED:
+            dstate *= whole
+        dstate = _leaf(dy_t.to(COMPUTE) * rho[None, :], q, dstate, PRECISION)
+        dstate = _product(dx * -read[None, :], k, dstate, PRECISION)
+    if dstart_ptr is not None:
+        tl.store(dstart_ptr + outside, dstate, mask=in_state)
+
+
+# ------------------------------------------------------------------- gradients of q, k, β and a
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _gradients_kernel(
+    q_ptr,
+    k_ptr,
+    between_ptr,
+    vectors_ptr,
+    states_ptr,
+    errors_ptr,
+    dy_ptr,
+    dv_ptr,
+    dstates_ptr,
+    dq_ptr,
+    dk_ptr,
+    dbeta_ptr,
+    changes_ptr,
+    sums_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    SCALE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Gradients of one chunk of one head, from its S, Z, e and dV = r λ.
+
+    dq = ρ (dy Sᵀ) + B K           B_tj = r_q D_tj β_j (dy_t·e_j)
+    dk = d β (e Zᵀ) - r g (dV Sᵀ) + Bᵀ Q - (C + Cᵀ) K      C_ij = r_i D_ij β_j (dV_i·e_j), j < i
+    dβ_j = Σ_t r_q D_tj (q_t·k_j) (dy_t·e_j) + d_j k_j·(Z e_j) - Σ_i r_i D_ij (k_i·k_j) (dV_i·e_j)
+
+    with r fixed; the change of r only takes the part along q or k away. B and Bᵀ, C and Cᵀ are both
+    products: no accumulator is ever transposed. With a gate, the gradients of D, g, d and γ are
+    left for `_gate_kernel`, those of D as two matrices, one for reads and one for writes.
+    """
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
+    token_count = tl.minimum(T - c * TOKENS, TOKENS)
+    row_count = token_count * N
+    first_token = (b * T + c * TOKENS) * H + h
+    first_row = (b * T + c * TOKENS) * N * H + h
+
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    r = tl.load(at + _R * ROWS + rows)
+    beta = tl.load(at + _BETA * ROWS + rows)
+    r_q = tl.load(at + _R_Q * ROWS + tokens)
+    below, above = rows[:, None] > rows[None, :], rows[:, None] < rows[None, :]
+    seen = rows[None, :] < (tokens[:, None] + 1) * N
+    seen_t = rows[:, None] < (tokens[None, :] + 1) * N
+
+    # What comes through y: dq, the first part of dk and of dβ.
+    from_state = tl.zeros([BQ, BK], COMPUTE)  # dy Sᵀ
+    dp = tl.zeros([BQ, ROWS], COMPUTE)  # dy_t·e_j
+    dp_t = tl.zeros([ROWS, BQ], COMPUTE)
+    for block in range(0, V, BV):
+        values = block + tl.arange(0, BV)
+        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
+        e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
+        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        dp = _leaf(dy, tl.trans(e), dp, PRECISION)
+        dp_t = _leaf(e, tl.trans(dy), dp_t, PRECISION)
+        from_state = _leaf(dy, state, from_state, PRECISION)
+    dp = tl.where(seen, dp * r_q[:, None], 0.0)
+    dp_t = tl.where(seen_t, dp_t * r_q[None, :], 0.0)
+    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
+    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+    if between_ptr is not None:
+        between_at = between_ptr + tile * (ROWS * ROWS)
+        changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
+        sums_at = sums_ptr + tile * (_SUMS * ROWS)
+        if N == 1:  # D is the same both ways round
+            gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            gates_t = gates_q
+        else:
+            ends = tokens * N + N - 1  # a token is read after its last micro-step
+            gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
+        change = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE) * dp
+        dbeta = tl.sum(change * gates_q, 0)
+        _store(changes_at, tokens, ROWS, rows, BQ, ROWS, change * beta[None, :])
+        tl.store(sums_at + _SINCE_Q * ROWS + tokens, r_q * tl.sum(from_state * q.to(COMPUTE), 1))
+        dp *= gates_q
+        dp_t *= gates_t
+        rho = tl.load(at + _RHO * ROWS + tokens)
+    else:
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
+        dbeta = tl.sum(dp_t * scores, 1)
+        rho = r_q
+    dq = _leaf(dp * beta[None, :], k, from_state * rho[:, None], PRECISION)
+    if NORMALIZE:
+        r_unit = r_q * (1.0 / SCALE if SCALE != 0 else 0.0)
+        wide = q.to(COMPUTE)
+        dq -= wide * (tl.sum(wide * dq, 1) * r_unit * r_unit)[:, None]
+    _store(dq_ptr + first_token * K, tokens, H * K, keys, token_count, K, dq)
+    dk = _leaf(dp_t * beta[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
+
+    # What comes through the state before the chunk.
+    from_state = tl.zeros([ROWS, BK], COMPUTE)  # dV Sᵀ
+    for block in range(0, V, BV):
+        values = block + tl.arange(0, BV)
+        dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
+        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        from_state = _leaf(dv, state, from_state, PRECISION)
+    read = r
+    if between_ptr is not None:
+        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
+        read = r * tl.load(at + _SINCE * ROWS + rows)
+    dk -= from_state * read[:, None]
+
+    # What comes through the state after it, and through the other rows' errors.
+    to_state = tl.zeros([ROWS, BK], COMPUTE)  # e Zᵀ
+    dm = tl.zeros([ROWS, ROWS], COMPUTE)  # dV_i·e_j
+    dm_t = tl.zeros([ROWS, ROWS], COMPUTE)
+    overlap = tl.zeros([BV], COMPUTE)  # Σ S ∘ Z
+    for block in range(0, V, BV):
+        values = block + tl.arange(0, BV)
+        dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
+        e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
+        dstate = _load(dstates_ptr + tile * (K * V), values, K, keys, V, K)
+        to_state = _leaf(e, dstate, to_state, PRECISION)
+        dm = _leaf(dv, tl.trans(e), dm, PRECISION)
+        dm_t = _leaf(e, tl.trans(dv), dm_t, PRECISION)
+        if between_ptr is not None:
+            state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+            overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
+    dm = tl.where(below, dm * r[:, None], 0.0)
+    dm_t = tl.where(above, dm_t * r[None, :], 0.0)
+    gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+    along_state = tl.sum(to_state * k.to(COMPUTE), 1)  # k_j·(Z e_j)
+    write = beta
+    if between_ptr is not None:
+        until = tl.load(at + _UNTIL * ROWS + rows)
+        _store(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS, -dm * gram * beta[None, :])
+        tl.store(sums_at + _ALONG * ROWS + rows, beta * along_state)
+        tl.store(sums_at + _OVERLAP * ROWS, tl.sum(overlap, 0))
+        gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
+        dm *= gates.to(COMPUTE)
+        dm_t *= gates.to(COMPUTE)
+        write = beta * until
+        along_state *= until
+    dbeta += along_state - tl.sum(dm_t * gram, 1)
+    dbeta = dbeta.to(dbeta_ptr.dtype.element_ty)
+    tl.store(dbeta_ptr + first_row + rows * H, dbeta, mask=rows < row_count)
+    dk += to_state * write[:, None]
+    dk = _leaf(-(dm * beta[None, :] + dm_t * beta[:, None]), k, dk, PRECISION)
+    if NORMALIZE:
+        wide = k.to(COMPUTE)
+        dk -= wide * (tl.sum(wide * dk, 1) * r * r)[:, None]
+    _store(dk_ptr + first_row * K, rows, H * K, keys, row_count, K, dk)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _gate_kernel(
+    between_ptr,
+    vectors_ptr,
+    changes_ptr,
+    sums_ptr,
+    ddecay_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The gradient of the gates of one chunk of one head.
+
+    da_s = Σ_{j<s} F_sj D_{s-1,j} + g_{s-1} f_s, with F and f the gradients of D and g that come
+    back to s through the gates after it. Nothing is divided by a gate, which may be 0.
+    """
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    rows, tokens = tl.arange(0, ROWS), tl.arange(0, BQ)
+    row_count = tl.minimum(T - c * TOKENS, TOKENS) * N
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    between_at = between_ptr + tile * (ROWS * ROWS)
+    changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
+    sums_at = sums_ptr + tile * (_SUMS * ROWS)
+
+    ends = tokens * N + N - 1  # a token is read after its last micro-step
+    gates = _load(between_at, rows, ROWS, ends, ROWS, ROWS)
+    gates = tl.where(rows[:, None] < (tokens[None, :] + 1) * N, gates, 0.0)
+    change = _load(changes_at, tokens, ROWS, rows, BQ, ROWS)
+    back = tl.dot(gates, change, input_precision=PRECISION, out_dtype=COMPUTE)
+    since = tl.load(sums_at + _SINCE_Q * ROWS + tokens)
+    f = tl.sum(gates.to(COMPUTE) * since[None, :], 1)
+
+    gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
+    gates = tl.where(rows[:, None] <= rows[None, :], gates, 0.0)
+    change = _load(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS)
+    back = tl.dot(gates, change, back, input_precision=PRECISION, out_dtype=COMPUTE)
+    since = tl.load(sums_at + _SINCE_K * ROWS + rows)
+    f += tl.sum(gates.to(COMPUTE) * since[None, :], 1)
+
+    until = tl.load(at + _UNTIL * ROWS + rows)
+    back += until[:, None] * tl.load(sums_at + _ALONG * ROWS + rows)[None, :]
+    f += until * tl.load(sums_at + _OVERLAP * ROWS)
+    before = _load(between_at, rows - 1, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+    d_decay = tl.sum(tl.where(rows[:, None] > rows[None, :], back * before, 0.0), 1)
+    d_decay += f * tl.load(at + _SINCE * ROWS + rows - 1, mask=rows > 0, other=1.0)
+    tl.store(
+        ddecay_ptr + (b * T + c * TOKENS) * H + h + (rows // N) * H,
+        d_decay.to(ddecay_ptr.dtype.element_ty),
+        mask=(rows < row_count) & (rows % N == 0),
+    )
+
+
+# ------------------------------------------------------------------------------------- launches
+
+
+def _cut(k: Tensor) -> tuple[int, int, int | torch.SymInt]:
+    """(tokens per chunk, tokens in a tile of queries, chunks) of keys [B, T, N, H, K]."""
+    time, micro = k.shape[1], int(k.shape[2])  # a compiler may leave the length open, not N
+    tokens = ROWS // micro
+    return tokens, max(16, power_of_two(tokens)), -(-time // tokens)
+
+
+def _element(q: Tensor, k: Tensor, v: Tensor, compute: torch.dtype) -> torch.dtype:
+    """What products are made of: bfloat16 if that is all the inputs are, else full precision."""
+    narrow = q.dtype == k.dtype == v.dtype == torch.bfloat16 and compute == torch.float32
+    return torch.bfloat16 if narrow else compute
+
+
+def _precision(element: torch.dtype) -> str:
+    """Of products whose factors are not bfloat16."""
+    return {torch.bfloat16: "tf32", torch.float32: "tf32x3", torch.float64: "ieee"}[element]
+
+
+def _constants(q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype) -> dict[str, Any]:
+    """What every kernel is compiled for."""
+    _, _, micro, heads, key = k.shape
+    tokens, queries, _ = _cut(k)
+    return {
+        "H": heads,
+        "N": micro,
+        "K": key,
+        "TOKENS": tokens,
+        "ROWS": ROWS,
+        "BQ": queries,
+        "BK": max(16, power_of_two(key)),
+        "FIELDS": _fields(gated),
+        "PRECISION": _precision(_element(q, k, v, dtype)),
+        "COMPUTE": triton_dtype(dtype),
+    }
+
+
+def _fields(gated: bool) -> int:
+    return 7 if gated else 4
+
+
+def _parts(element: torch.dtype) -> int:
+    return 2 if element == torch.bfloat16 else 1
+
+
+def _prepare_options(gated: bool) -> dict[str, int]:
+    """Registers are capped so that more programs share a multiprocessor; few are spilled."""
+    return {"num_warps": 4, "maxnreg": 168 if gated else 128}
+
+
+def _carry_tile(value: int) -> tuple[int, dict[str, int]]:
+    """(values per program, launch options) where a state is taken along."""
+    values = min(128, max(16, power_of_two(value)))
+    return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
+
+
+def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
+    """(values at a time, launch options) where the gradients of a chunk are made."""
+    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
+
+
+def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+    """What `empty` lists."""
+    q, k, v, beta, decay, normalize, scale, initial_state = inputs
+    results = empty(inputs, save)
+    y, state, inverse, attention, vectors, between, states, errors = results
+    if state.numel() == 0:
+        return results
+    gated, dtype = decay is not None, state.dtype
+    if not save:
+        inverse, attention, vectors, between = _chunk_parts(q, k, v, gated, dtype)
+    batch, time, _, heads, _ = k.shape
+    value = v.shape[-1]
+    chunks = _cut(k)[2]
+    constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
+    q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
+    values, options = _carry_tile(value)
+    blocks = triton.cdiv(value, values)
+    prepare = (
+        q,
+        k,
+        beta.contiguous(),
+        contiguous(decay),
+        inverse.view(dtype),  # A lies where its inverse will
+        inverse,
+        attention,
+        vectors,
+        between,
+        time,
+        chunks,
+    )
+    carry = (
+        q,
+        k,
+        v,
+        contiguous(initial_state),
+        inverse,
+        attention,
+        vectors,
+        y,
+        state,
+        states,
+        errors,
+        time,
+        chunks,
+    )
+    own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
+    taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
+    with on_device_of(q):
+        programs = (batch * heads * chunks,)
+        launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
+        programs = (batch * heads * blocks,)
+        launch(_forward_kernel, programs, *carry, **constants, **taken, **options)
+    return results
+
+
+def empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+    """The results; saved: M⁻¹, P, vectors, D, S before chunks [.., V, K] and e [.., R, V]."""
+    y, state = SPEC.empty(inputs)
+    if not save:
+        return y, state, *(state.new_empty(0) for _ in range(6))
+    q, k, v, dtype = inputs.q, inputs.k, inputs.v, state.dtype
+    parts = _chunk_parts(q, k, v, inputs.decay is not None, dtype)
+    batch, heads, key, value = state.shape
+    tiles = (batch, heads, _cut(k)[2])
+    element = _element(q, k, v, dtype)
+    states = state.new_empty(*tiles, value, key, dtype=element)
+    errors = state.new_empty(*tiles, ROWS, value, dtype=element)
+    return y, state, *parts, states, errors
+
+
+def _chunk_parts(
+    q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """Room for M⁻¹, P, the vectors and D of every chunk."""
+    _, queries, chunks = _cut(k)
+    element = _element(q, k, v, dtype)
+    tiles = (k.shape[0], k.shape[3], chunks)
+    return (
+        k.new_empty(*tiles, ROWS, _parts(element), ROWS, dtype=element),
+        k.new_empty(*tiles, queries, ROWS, dtype=element),
+        k.new_empty(*tiles, _fields(gated), ROWS, dtype=dtype),
+        k.new_empty(*tiles, ROWS if gated else 0, ROWS, dtype=element),
+    )
+
+
+def backward(
+    inputs: Inputs,
+    save: bool,
+    y: Tensor,
+    state: Tensor,
+    inverse: Tensor,
+    attention: Tensor,
+    vectors: Tensor,
+    between: Tensor,
+    states: Tensor,
+    errors: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+) -> tuple[Tensor, ...]:
+    """The gradients of q, k, v, β, the gates and the initial state."""
+    q, k, v, beta, decay, normalize, scale, initial_state = inputs
+    grads = empty_grads(*inputs)
+    if state.numel() == 0:
+        return grads
+    dq, dk, dv, dbeta, ddecay, dstart = grads
+    dv = dv.to(states.dtype)  # also an input of the last kernel
+    gated, element = decay is not None, states.dtype
+    batch, time, _, heads, _ = k.shape
+    value = v.shape[-1]
+    chunks = _cut(k)[2]
+    constants = _constants(q, k, v, gated, state.dtype)
+    q, k, dy = (x.to(element).contiguous() for x in (q, k, dy))
+    dstates = torch.empty_like(states)
+    changes = sums = None
+    if gated:
+        tiles = states.shape[:3]
+        changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
+        sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
+    values, options = _carry_tile(value)
+    blocks = triton.cdiv(value, values)
+    carry = (
+        q,
+        k,
+        inverse,
+        attention,
+        vectors,
+        dy,
+        dstate.contiguous(),
+        dv,
+        None if initial_state is None else dstart,
+        dstates,
+        time,
+        chunks,
+    )
+    taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
+    with on_device_of(q):
+        programs = (batch * heads * blocks,)
+        launch(_backward_kernel, programs, *carry, **constants, **taken, **options)
+    values, options = _gradient_tile(value)
+    gradients = (
+        q,
+        k,
+        between if gated else None,
+        vectors,
+        states,
+        errors,
+        dy,
+        dv,
+        dstates,
+        dq,
+        dk,
+        dbeta,
+        changes,
+        sums,
+        time,
+        chunks,
+    )
+    own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    with on_device_of(q):
+        programs = (batch * heads * chunks,)
+        launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
+        if gated:
+            del constants["K"], constants["BK"]
+            gate = (between, vectors, changes, sums, ddecay, time, chunks)
+            launch(_gate_kernel, programs, *gate, **constants, **GATE_OPTIONS)
+    return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart

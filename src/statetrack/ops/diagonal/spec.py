@@ -1,0 +1,41 @@
+"""What `diagonal_scan` is to all its backends."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statetrack.ops._spec import OpSpec, register
+
+__all__ = ["SPEC", "Inputs", "initial"]
+
+
+class Inputs(NamedTuple):
+    """What a backend gets; shapes as in `reference.diagonal_scan`."""
+
+    decay: Tensor
+    inputs: Tensor
+    initial_state: Tensor | None
+
+
+def _empty(inputs: Inputs) -> tuple[Tensor, ...]:
+    """The states [batch, time, *dim] and the last of them; all inputs have one dtype."""
+    x = inputs.inputs
+    return x.new_empty(x.shape), x.new_empty(x[:, 0].shape)
+
+
+def initial(inputs: Inputs) -> Tensor:
+    """The state to start from: zero if none is given."""
+    start = inputs.initial_state
+    return torch.zeros_like(inputs.inputs[:, 0]) if start is None else start
+
+
+SPEC = register(
+    OpSpec(
+        name="diagonal_scan",
+        inputs=Inputs,
+        outputs=("states", "final_state"),
+        empty=_empty,
+        backends=("reference", "torch", "numba", "triton"),
+    )
+)

@@ -1,0 +1,113 @@
+"""`linear_attention`: which kernels run it. Both forms compute the same function.
+
+| state   | K·V       | tokens     | q, k, v                           | kernels      |
+|---------|-----------|------------|-----------------------------------|--------------|
+| float32 | from 1024 | above 256  | any                               | chunked.py   |
+| float32 | from 1024 | from 32    | half precision, T·K·V from 2^19   | chunked.py   |
+| anything else |     |            |                                   | recurrent.py |
+
+Why, in numbers: ../README.md.
+"""
+
+import torch
+from torch import Tensor
+
+from statetrack.ops._register import differentiable_op, empty_grads
+from statetrack.ops._triton.ahead import compiled_ahead
+from statetrack.ops._triton.runtime import check_version, contiguous
+from statetrack.ops.linear_attention.spec import SPEC, Inputs
+from statetrack.ops.linear_attention.triton import chunked, recurrent
+
+__all__ = ["linear_attention", "runs_in_chunks"]
+
+LONGEST_RECURRENCE = 256  # tokens
+
+
+def linear_attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """See `statetrack.ops.linear_attention`."""
+    check_version()
+    y, state, *_ = _op(*inputs, torch.is_grad_enabled())
+    return y, state
+
+
+def runs_in_chunks(k: Tensor, v: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the form in chunks is taken, which was measured to be the faster one from here on.
+
+    The recurrence costs K·V a token, on the ordinary units; the chunks about K + V and the products
+    with a state, on the matrix units, where half precision inputs need a third of the products.
+    """
+    time, size = k.shape[1], k.shape[3] * v.shape[3]
+    half = all(x.dtype in (torch.bfloat16, torch.float16) for x in (k, v))
+    large = half and time >= chunked.CHUNK and time * size >= 2**19
+    return bool(dtype == torch.float32 and size >= 1024 and (time > LONGEST_RECURRENCE or large))
+
+
+def _forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+    results = _empty(inputs, save)
+    y, state, kept = results[:3]
+    if state.numel() == 0:
+        return results
+    inputs = _contiguous(inputs)
+    q, k, v, decay, scale, initial_state = inputs
+    if runs_in_chunks(k, v, state.dtype):
+        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v)
+        chunked.forward(q, k, v, decay, scale, initial_state, y, state, saved)
+    else:
+        recurrent.forward(inputs, y, state, kept, save)
+    return results
+
+
+def _empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+    """The results and what is saved: states alone by the recurrence, `chunked.Saved` in chunks."""
+    y, state = SPEC.empty(inputs)
+    nothing = [state.new_empty(0) for _ in chunked.Saved._fields]
+    if not save:
+        return y, state, *nothing
+    if runs_in_chunks(inputs.k, inputs.v, state.dtype):
+        return y, state, *chunked.saved(inputs.q, inputs.k, inputs.v)
+    return y, state, recurrent.empty_kept(inputs, state), *nothing[1:]
+
+
+def _backward(
+    inputs: Inputs,
+    save: bool,
+    y: Tensor,
+    state: Tensor,
+    kept: Tensor,
+    scores: Tensor,
+    query: Tensor,
+    key_after: Tensor,
+    total: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+) -> tuple[Tensor, ...]:
+    grads = empty_grads(*inputs)
+    if state.numel() == 0:
+        return grads
+    inputs, dy, dstate = _contiguous(inputs), dy.contiguous(), dstate.contiguous()
+    q, k, v, decay, scale, initial_state = inputs
+    if not runs_in_chunks(k, v, state.dtype):
+        recurrent.backward(inputs, state, kept, dy, dstate, grads)
+        return grads
+    dq, dk, dv, ddecay, dstart = grads
+    first = torch.empty_like(state) if initial_state is None else dstart
+    saved = chunked.Saved(kept, scores, query, key_after, total)
+    chunked.backward(q, k, v, decay, scale, saved, dy, dstate, dq, dk, dv, ddecay, first)
+    return grads
+
+
+def _contiguous(inputs: Inputs) -> Inputs:
+    """All tensors in one piece of memory each."""
+    q, k, v, decay = (x.contiguous() for x in inputs[:4])
+    return Inputs(q, k, v, decay, inputs.scale, contiguous(inputs.initial_state))
+
+
+_op = differentiable_op(
+    SPEC,
+    "triton",
+    forward=compiled_ahead(_forward, _backward, num_outputs=2),
+    backward=_backward,
+    empty=_empty,
+    options="bool save",
+    saved=("kept", "scores", "query", "key_after", "total"),
+)

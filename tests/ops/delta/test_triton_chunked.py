@@ -1,0 +1,198 @@
+"""The chunked kernels of the delta rule without a GPU: interpreted, and compiled for Hopper.
+
+As in test_triton_interpreter.py, what is interpreted runs in a process of its own. Sequences are a
+little longer than a chunk (64 micro-steps), and sizes are no powers of two.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import relative_error
+from tests.ops.cases import CASES, Case
+from tests.ops.test_against_reference import expect_match, single, with_grads
+
+pytest.importorskip("triton")
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    from tests.ops.test_triton_interpreter import SHARED_MEMORY, for_hopper
+
+    def test_in_the_interpreter() -> None:
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
+        env = os.environ | {"TRITON_INTERPRET": "1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert " passed" in done.stdout
+
+    @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+    def test_fits_on_hopper(gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """bfloat16, heads of 128: shared memory, and no more than a few spilled registers."""
+        import triton.language as tl
+
+        from statetrack.ops.delta.triton import chunked
+
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        like = torch.empty(1, 128, 1, 16, 128, dtype=torch.bfloat16)
+        common = chunked._constants(like, like, like, gated, torch.float32)
+        assert common["COMPUTE"] == tl.float32 and common["ROWS"] == common["BQ"] == 64
+        normal = {"SCALE": 1.0, "NORMALIZE": True}
+        gate = "*bf16" if gated else "-"
+
+        def check(kernel: object, types: str, options: dict[str, int], **constants: object) -> None:
+            stages = options.get("num_stages", 3)
+            own = {"stages": stages, "registers": options.get("maxnreg")}
+            stack, shared = for_hopper(
+                kernel, types, options["num_warps"], **own, **common | constants
+            )
+            assert shared <= SHARED_MEMORY and stack <= 1024, kernel
+
+        types = f"*bf16 *bf16 *bf16 {gate} *fp32 *bf16 *bf16 *fp32 *bf16 i32 i32"
+        options = chunked._prepare_options(gated)
+        check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
+        values, options = chunked._carry_tile(128)
+        carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
+        types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16 i32 i32"
+        check(chunked._forward_kernel, types, options, SAVE=True, **carry)
+        types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
+        check(chunked._backward_kernel, types, options, **carry)
+        values, options = chunked._gradient_tile(128)
+        types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
+        left = "*bf16 *fp32" if gated else "- -"
+        constants = {"V": 128, "BV": values, **normal}
+        check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
+        if gated:
+            del common["K"], common["BK"]
+            types = "*bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
+            check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
+
+else:
+    DELTA = [pytest.param(case, id=str(case)) for case in CASES if case.op.startswith("delta")]
+
+    def named(label: str) -> Case:
+        return next(case for case in CASES if label in (str(case), case.label))
+
+    @pytest.fixture(autouse=True)
+    def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+        from statetrack.ops.delta.triton import choose
+
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda *inputs: True)
+
+    @pytest.mark.parametrize("case", DELTA)
+    @pytest.mark.parametrize(("time", "state"), [(1, False), (70, True)])
+    def test_equals_reference(case: Case, time: int, state: bool) -> None:
+        inputs = case.inputs(time, state=state)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_float32_is_close() -> None:
+        case = named("three-gated")
+        low = single(case.inputs(50))
+        rounded = {name: x.double() for name, x in low.items()}
+        expect_match(case, low, "triton", exact=rounded, tol=2e-5)
+
+    def test_several_blocks_of_values() -> None:
+        g = torch.Generator().manual_seed(0)
+        draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+        inputs = {
+            "q": draw(1, 66, 1, 20),
+            "k": draw(1, 66, 1, 20),
+            "v": draw(1, 66, 1, 70),
+            "beta": 2 * torch.rand(1, 66, 1, generator=g, dtype=torch.float64),
+            "decay": torch.tanh(draw(1, 66, 1)),
+            "initial_state": draw(1, 1, 20, 70),
+        }
+        case = Case("delta_rule", lambda time, g: inputs, ("q",))
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_gates_of_any_size() -> None:
+        """Products of gates are made from logarithms; signs, zeros and tiny numbers come out."""
+        for label in ("gated", "three-gated"):
+            case = named(label)
+            inputs = case.inputs(30)
+            for t, gate in ((3, 1e-30), (10, -1e-12), (11, 0.0), (12, -1.0), (13, 1.0), (20, -0.1)):
+                inputs["decay"][:, t] = gate
+            expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_keys_taken_as_they_are() -> None:
+        case = named("three-gated")
+        case = Case(case.op, case.make, case.seq, {"normalize": False, "scale": 0.3})
+        inputs = case.inputs(30)
+        inputs["k"] = inputs["k"] / 3  # so that the state does not explode
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_keys_of_zeros_and_scale_zero() -> None:
+        for scale in (1.0, 0.0):
+            case = named("delta_rule")
+            case = Case(case.op, case.make, case.seq, {"scale": scale})
+            inputs = case.inputs(66)
+            inputs["k"][:, [2, 65]] = 0
+            inputs["q"][:, 3] = 0
+            expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_one_key_is_a_reflection_for_ever() -> None:
+        """In float32, with β = 2 and one key, an even number of tokens changes nothing."""
+        g = torch.Generator().manual_seed(0)
+        k = torch.randn(1, 1, 1, 20, generator=g).expand(1, 640, 1, 20)
+        start = torch.randn(1, 1, 20, 4, generator=g)
+        v, beta = torch.zeros(1, 640, 1, 4), torch.full((1, 640, 1), 2.0)
+        case = Case("delta_rule", lambda time, g: {}, ("q",))
+        inputs = {"q": k, "k": k, "v": v, "beta": beta, "initial_state": start}
+        with torch.no_grad():
+            _, end = case.run(inputs, "triton")
+        assert relative_error(end, start) < 1e-6
+
+    @pytest.mark.parametrize("case", DELTA)
+    def test_nan_in_nan_out(case: Case) -> None:
+        """Also within the chunk of the NaN: tokens before it do not see it."""
+        for name in case.seq:
+            inputs = case.inputs(5)
+            inputs[name][0, 3] = torch.nan
+            with torch.no_grad():
+                y, _ = case.run(inputs, "triton")
+            assert y[0, 3].isnan().all()
+            assert not y[0, :3].isnan().any()
+            assert not y[1:].isnan().any()
+
+    def test_strided_inputs_and_empty_batch() -> None:
+        case = named("three-gated")
+        inputs = case.inputs(3)
+        strided = {name: torch.stack([x, x], dim=-1)[..., 0] for name, x in inputs.items()}
+        for got, expected in zip(
+            case.run(strided, "triton"), case.run(inputs, "triton"), strict=True
+        ):
+            assert torch.equal(got, expected)
+        empty = {name: x[:0] for name, x in inputs.items()}
+        _, grads = with_grads(case, empty, "triton")
+        assert all(grads[name].shape == x.shape for name, x in empty.items())
+
+    def test_vmap_folds_into_the_batch() -> None:
+        case = named("two")
+        stacks = [case.inputs(2, seed=seed) for seed in (0, 1)]
+        stacked = {name: torch.stack([s[name] for s in stacks]) for name in stacks[0]}
+        leaves = {name: x.clone().requires_grad_() for name, x in stacked.items()}
+        y, _ = torch.vmap(lambda inputs: case.run(inputs, "triton"))(leaves)
+        grads = torch.autograd.grad(y.abs().sum(), list(leaves.values()))
+        for run, inputs in enumerate(stacks):
+            alone = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+            y_run, _ = case.run(alone, "triton")
+            expected = torch.autograd.grad(y_run.abs().sum(), list(alone.values()))
+            assert relative_error(y[run], y_run) < 1e-12
+            for got, want in zip(grads, expected, strict=True):
+                assert relative_error(got[run], want) < 1e-12
+
+    def test_registered_as_it_should_be() -> None:
+        from statetrack.ops.delta.triton import choose  # noqa: F401
+
+        x = {name: t.requires_grad_() for name, t in named("three-gated").inputs(2).items()}
+        args = (x["q"], x["k"], x["v"], x["beta"], x["decay"], True, 2.0, x["initial_state"], True)
+        torch.library.opcheck(torch.ops.statetrack.delta_product_triton_chunked.default, args)
+
+    def test_inference_saves_nothing() -> None:
+        from statetrack.ops.delta.triton import choose
+
+        x = named("two").inputs(3)
+        args = (x["q"], x["k"], x["v"], x["beta"], None, True, 1.0, None)
+        assert all(saved.numel() == 0 for saved in choose._chunked_op(*args, False)[2:])

@@ -1,0 +1,111 @@
+"""Compiled loops: any number of threads, calls from many, forks, no cache folder."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from statetrack import ops
+from tests.ops.cases import generator, selective_inputs
+
+
+def runs() -> dict[str, Callable[[str], list[Tensor]]]:
+    """A forward and backward of each op, in float32, as a list of all results."""
+    g = generator(3)
+    gates = torch.randn(9, 21, 4, 2, 8, generator=g).requires_grad_()
+    R = (0.3 * torch.randn(4, 2, 8, 8, generator=g)).requires_grad_()
+    decay = (torch.rand(5, 33, 300, generator=g) * 2 - 1).requires_grad_()
+    inputs = torch.randn(5, 33, 300, generator=g).requires_grad_()
+    mixer = selective_inputs(5, 70, 100, 4, torch.float32)
+    leaves = {name: x.requires_grad_() for name, x in mixer.items()}
+    k, v = (torch.randn(3, 70, 2, 5, d, generator=g).requires_grad_() for d in (8, 6))
+    beta = (2 * torch.rand(3, 70, 2, 5, generator=g)).requires_grad_()
+    gate = torch.rand(3, 70, 5, generator=g).requires_grad_()
+
+    def results(y: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+        return [y, *torch.autograd.grad(y.sin().sum(), wanted)]
+
+    return {
+        "diagonal_scan": lambda backend: results(
+            ops.diagonal_scan(decay, inputs, backend=backend)[0], [decay, inputs]
+        ),
+        "selective_scan": lambda backend: results(
+            ops.selective_scan(**leaves, backend=backend)[0], list(leaves.values())
+        ),
+        "delta_product": lambda backend: results(
+            ops.delta_product(k[:, :, 0], k, v, beta, gate, backend=backend)[0], [k, v, beta, gate]
+        ),
+        "slstm_scan": lambda backend: results(
+            ops.slstm_scan(gates, R, backend=backend)[0], [gates, R]
+        ),
+    }
+
+
+@pytest.mark.parametrize("op", list(runs()))
+def test_the_number_of_threads_changes_no_bit(op: str) -> None:
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(runs()[op]("numba"))
+    finally:
+        torch.set_num_threads(before)
+    one, *others = results
+    for other in others:
+        # the sLSTM's dR is a matrix product of torch's, whose own sums may move with its threads
+        for a, b in list(zip(one, other, strict=True))[: 2 if op == "slstm_scan" else None]:
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("op", list(runs()))
+def test_calls_from_many_threads_at_once(op: str) -> None:
+    run = runs()[op]
+    expected = run("numba")
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            got = run("numba")
+            if not all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)):
+                wrong.append(number)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        torch.set_num_threads(before)
+    assert not wrong
+
+
+def test_kernels_work_in_a_forked_process_and_without_a_cache_folder() -> None:
+    """Worker threads do not survive a fork, and a read-only installation has nowhere to cache."""
+    script = textwrap.dedent(
+        """
+        import os
+        import torch
+        from numba.core import caching
+        caching.CodeLibraryCacheImpl._locator_classes = []
+        caching.CompileResultCacheImpl._locator_classes = []
+        from statetrack import ops
+        torch.set_num_threads(2)
+        decay, x = torch.full((4, 9, 3), -1.0), torch.zeros(4, 9, 3)
+        run = lambda: ops.diagonal_scan(decay, x, torch.ones(4, 3), backend="numba")[1]
+        assert run().sum() == -12
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if run().sum() == -12 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
