@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from statetrack import tasks
+from statetrack.experiments.plan import Plan
 from statetrack.training import EvaluationConfig, RunConfig
 
 __all__ = ["Experiment", "Scale", "Version", "shrink"]
@@ -42,6 +43,17 @@ class Experiment:
     summary: str
     runs: Callable[[Scale, Version], list[RunConfig]]
     metric: str = "scaled_accuracy"
+
+    def plan(self, scale: Scale, version: Version) -> Plan:
+        """Its runs at a scale, and where they go."""
+        return Plan(
+            experiment=self.name,
+            summary=self.summary,
+            paper_label=self.aliases[0].replace("-", " ") if self.aliases else None,
+            scale=scale,
+            version=version if scale == "paper" else None,
+            configs=tuple(self.runs(scale, version)),
+        )
 
 
 SMALL_OPTIONS: dict[str, dict[str, Any]] = {
