@@ -15,6 +15,9 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 STATES = "states"
 STATES_ALIASES = ("figure-2", "figure2")
+STATES_SUMMARY = (
+    "what the state does on 1111..., for eigenvalues of either sign; nothing is trained"
+)
 
 
 def get(name: str) -> Experiment:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from statetrack import tasks
+from statetrack._amx import avoid_amx_trap
 from statetrack._typing import Float, Int
 from statetrack.models import Tagger
 from statetrack.runs.records import Record
@@ -17,7 +18,7 @@ from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.optimizer import make_optimizer
 from statetrack.training.packing import narrow
-from statetrack.training.precision import autocast, avoid_amx_trap
+from statetrack.training.precision import autocast
 
 __all__ = ["NonFiniteLoss", "Session", "train"]
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from statetrack import ops, tasks
+from statetrack._amx import avoid_amx_trap
 from statetrack._typing import Bool, Float, Int
 from statetrack.layers import registry
 from statetrack.layers._base import LayerInPieces
@@ -40,7 +41,7 @@ from statetrack.training.loop import (
 )
 from statetrack.training.optimizer import decays
 from statetrack.training.packing import Layout, in_rows, packed, room_for
-from statetrack.training.precision import autocast, avoid_amx_trap
+from statetrack.training.precision import autocast
 
 __all__ = ["Stack", "stacks"]
 
