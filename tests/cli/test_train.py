@@ -40,7 +40,7 @@ def test_its_defaults_are_those_of_the_configs() -> None:
 def test_every_option_reaches_the_config() -> None:
     recipe = Recipe(
         model=Model(
-            model="mlstm", eigen_range=(-1, 1), option=("num_heads=2",), width=32, layers=3
+            model="mlstm", eigen_range=(-1.0, 1.0), option=("num_heads=2",), width=32, layers=3
         ),
         data=Data(task="s3", lengths=(5, 5), seed=7),
         optimiser=Optimiser(
