@@ -28,12 +28,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-
 import torch
 from torch import Tensor
 
 from statetrack import ops
+from statetrack._amx import avoid_amx_trap
+
+avoid_amx_trap()
 
 THREADS = 2
 ROUNDS = 11

@@ -1,12 +1,11 @@
 """Shape annotations become checks, and bf16 products stay clear of a trap on some virtual CPUs."""
 
-import os
-
-# Some virtual CPUs advertise AMX and trap on it; this is only a cap, and must precede torch.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-
 import torch
 from jaxtyping import install_import_hook
+
+from statetrack._amx import avoid_amx_trap
+
+avoid_amx_trap()
 
 if not torch.cuda.is_available():  # on a GPU models are compiled, and the checks cannot be
     install_import_hook("statetrack", "beartype.beartype")

@@ -22,6 +22,7 @@ BELOW_MODELS = {"config", "eigenvalues", "ops", "layers", "automata"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_lazy": set(),
     "_typing": set(),
+    "_amx": set(),
     "_suggest": set(),
     "config": set(),
     "eigenvalues": set(),
@@ -39,9 +40,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"config", "models", "tasks", "runs", "training", "analysis", "experiments"},
 }
 TOP = {"__init__", "__main__", "cli"}  # may import anything
-SHARED = {"_lazy", "_typing", "_suggest"}  # may be imported by anything
+SHARED = {"_amx", "_lazy", "_typing", "_suggest"}  # may be imported by anything
 # `compiler.audit` is a name that others rely on; it is imported when asked for
 BACKWARDS = {("compiler", "analysis")}
+
+
 # module cycles that are known; each must go
 def sources() -> list[Path]:
     return sorted(SRC.rglob("*.py"))

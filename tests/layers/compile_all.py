@@ -1,15 +1,16 @@
 """Compiles every layer with fullgraph=True and compares outputs and gradients with eager."""
 
-import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
+from statetrack._amx import avoid_amx_trap
 from tests.layers.cases import SIZES, build, sequence
+
+avoid_amx_trap()
 
 for name in SIZES:
     torch._dynamo.reset()

@@ -1,7 +1,6 @@
 """The paper's figures and tables, and a few beyond, as functions returning `list[RunConfig]`."""
 
-import difflib
-
+from statetrack._suggest import did_you_mean
 from statetrack.experiments._base import Experiment as Experiment
 from statetrack.experiments._base import Scale as Scale
 from statetrack.experiments._base import Version as Version
@@ -16,6 +15,9 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 STATES = "states"
 STATES_ALIASES = ("figure-2", "figure2")
+STATES_SUMMARY = (
+    "what the state does on 1111..., for eigenvalues of either sign; nothing is trained"
+)
 
 
 def get(name: str) -> Experiment:
@@ -30,8 +32,7 @@ def get(name: str) -> Experiment:
     key = name.lower().replace("_", "-").replace(" ", "-")
     if key in by_name:
         return by_name[key]
-    near = difflib.get_close_matches(key, [*by_name, STATES], n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = did_you_mean(key, [*by_name, STATES])
     raise ValueError(
         f"unknown experiment {name!r}; {hint}There are {', '.join([*EXPERIMENTS, STATES])}"
     )

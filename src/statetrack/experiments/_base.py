@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from statetrack import tasks
-from statetrack.models import TaggerConfig
+from statetrack.experiments.plan import Plan
+from statetrack.experiments.recipes import rebuilt
 from statetrack.training import EvaluationConfig, RunConfig
 
 __all__ = ["Experiment", "Scale", "Version", "shrink"]
@@ -44,16 +45,22 @@ class Experiment:
     runs: Callable[[Scale, Version], list[RunConfig]]
     metric: str = "scaled_accuracy"
 
+    def plan(self, scale: Scale, version: Version) -> Plan:
+        """Its runs at a scale, and where they go."""
+        return Plan(
+            experiment=self.name,
+            summary=self.summary,
+            paper_label=self.aliases[0].replace("-", " ") if self.aliases else None,
+            scale=scale,
+            version=version if scale == "paper" else None,
+            configs=tuple(self.runs(scale, version)),
+        )
+
 
 SMALL_OPTIONS: dict[str, dict[str, Any]] = {
     "Mamba2": {"head_dim": 16, "d_state": 8},
     "FullMatrix": {"state_dim": 4},
 }
-
-
-def rebuilt(model: TaggerConfig, **changes: Any) -> TaggerConfig:
-    """`model` with these fields of its backbone changed."""
-    return dataclasses.replace(model, backbone=dataclasses.replace(model.backbone, **changes))
 
 
 def shrink(config: RunConfig) -> RunConfig:

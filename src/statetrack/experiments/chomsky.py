@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from statetrack import tasks
 from statetrack.experiments._base import Experiment, Scale, Version, shrink
-from statetrack.models import TaggerConfig, paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from statetrack.experiments.recipes import XLSTM, tagging_run
+from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
 
 __all__ = ["CHOMSKY", "MODELS", "TASKS", "cell", "chomsky"]
 
@@ -22,7 +21,6 @@ MODELS: tuple[Model, ...] = (
     ("DeltaNet", SIGNED),
 )
 TRANSFORMER: Model = ("Attention", None)
-XLSTM = ("MLSTM", "SLSTM")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,26 +85,23 @@ def cell(scale: Scale, version: Version, task: str, model: Model) -> list[RunCon
     paper = protocol(version, task, mixer)
     conv = {"conv_size": paper.mamba_conv} if mixer == "Mamba" else {}
     options: dict[str, Any] = conv | ({} if between is None else {"eigen_range": between})
-    tagger = _tagger(task, mixer, options, num_layers=paper.layers)
     rates = paper.rates if scale == "paper" else (1e-3,)
     steps = paper.steps if scale == "paper" else 10_000
     runs = [
-        RunConfig(
-            task=task,
-            model=tagger,
+        tagging_run(
+            task,
+            mixer,
+            num_layers=paper.layers,
+            options=options,
             steps=steps,
             batch=paper.batch if scale == "paper" else 256,
-            optimizer=OptimizerConfig(
-                lr=rate,
-                weight_decay=paper.weight_decay,
-                decay="matrices" if mixer in XLSTM else "all_but_state",
-                clip_norm=paper.clip_norm,
-            ),
+            lr=rate,
+            weight_decay=paper.weight_decay,
+            clip_norm=paper.clip_norm,
             schedule=ScheduleConfig(warmup=0.1, final=1e-3),
             evaluation=EvaluationConfig(every=1000),
             precision="bf16",
             seed=seed,
-            data_seed=seed,
             log_every=500,
             checkpoint_every=5000,
         )
@@ -114,17 +109,6 @@ def cell(scale: Scale, version: Version, task: str, model: Model) -> list[RunCon
         for seed in ((0, 1, 2) if scale == "paper" else (0,))
     ]
     return [shrink(config) for config in runs] if scale == "smoke" else runs
-
-
-def _tagger(task: str, mixer: str, options: dict[str, Any], **sizes: int) -> TaggerConfig:
-    alphabet = tasks.get(task)
-    return paper_config(
-        mixer,
-        vocab_size=alphabet.vocab_size,
-        num_classes=alphabet.num_classes,
-        **sizes,
-        **options,
-    )
 
 
 CHOMSKY = Experiment(

@@ -6,35 +6,47 @@ without convolution or MLP, and the parity is asked after every bit (`parity_den
 the counter much sooner. The judgement is the paper's: one answer, after the last bit.
 """
 
-from statetrack.experiments._base import rebuilt
-from statetrack.models import TaggerConfig, paper_config
+from collections.abc import Mapping
+from typing import Any
+
+from statetrack.experiments.recipes import tagging_run
 from statetrack.runs import Run
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
 
 __all__ = ["demo", "recipe", "scaled_curve"]
 
 TRAINED_TO, TESTED_TO = 40, 256
 RATES = {"DeltaNet": 1e-2, "Mamba": 5e-3}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "DeltaNet": {"num_heads": 1, "conv_size": 0},
+    "Mamba": {"conv_size": 1},
+}
 
 
 def demo(seed: int = 0) -> list[RunConfig]:
     """The four runs: DeltaNet and Mamba, each with both ranges."""
     return [
-        recipe(_model(mixer, between), rate=rate, seed=seed)
-        for mixer, rate in RATES.items()
+        recipe(layer, {"eigen_range": between, **OPTIONS[layer]}, rate=rate, seed=seed)
+        for layer, rate in RATES.items()
         for between in ((0.0, 1.0), (-1.0, 1.0))
     ]
 
 
-def recipe(model: TaggerConfig, *, rate: float, seed: int) -> RunConfig:
-    """How the demo trains a model."""
-    return RunConfig(
-        task="parity_dense",
-        model=model,
+def recipe(layer: str, options: Mapping[str, Any], *, rate: float, seed: int) -> RunConfig:
+    """How the demo trains one block around a layer with these options."""
+    return tagging_run(
+        "parity_dense",
+        layer,
+        d_model=32,
+        num_layers=1,
+        options=options,
+        block={"mlp": "none"},
         steps=1500,
         batch=32,
         lengths=(3, TRAINED_TO),
-        optimizer=OptimizerConfig(lr=rate, clip_norm=1.0),
+        lr=rate,
+        decay="all_but_state",  # of no consequence: nothing decays
+        clip_norm=1.0,
         schedule=ScheduleConfig(warmup=0.05),
         evaluation=EvaluationConfig(
             every=500,
@@ -44,18 +56,9 @@ def recipe(model: TaggerConfig, *, rate: float, seed: int) -> RunConfig:
             test_lengths=(3, TESTED_TO),
         ),
         seed=seed,
-        data_seed=seed,
         log_every=50,
         checkpoint_every=500,
     )
-
-
-def _model(mixer: str, between: tuple[float, float]) -> TaggerConfig:
-    options = {"num_heads": 1, "conv_size": 0} if mixer == "DeltaNet" else {"conv_size": 1}
-    model = paper_config(
-        mixer, vocab_size=3, d_model=32, num_layers=1, eigen_range=between, **options
-    )
-    return rebuilt(model, mlp="none")
 
 
 def scaled_curve(run: Run) -> dict[int, float]:

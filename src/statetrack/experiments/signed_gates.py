@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from statetrack.experiments._base import Experiment, Scale, Version, rebuilt
+from statetrack.experiments._base import Experiment, Scale, Version
 from statetrack.experiments.chomsky import POSITIVE, SIGNED, Model, cell
 from statetrack.experiments.demo import recipe
-from statetrack.models import paper_config
 from statetrack.training import RunConfig
 
 __all__ = ["SIGNED_GATES", "signed_gates"]
@@ -45,9 +44,7 @@ def signed_gates(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
 
 
 def _quick(mixer: str, between: tuple[float, float] | None, rate: float, seed: int) -> RunConfig:
-    options = {"eigen_range": between, **SMALL[mixer]}
-    model = paper_config(mixer, vocab_size=3, d_model=32, num_layers=1, **options)
-    return recipe(rebuilt(model, mlp="none"), rate=rate, seed=seed)
+    return recipe(mixer, {"eigen_range": between, **SMALL[mixer]}, rate=rate, seed=seed)
 
 
 SIGNED_GATES = Experiment(

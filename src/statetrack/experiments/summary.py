@@ -50,12 +50,4 @@ def plans(root: Path | str) -> list[Plan]:
 
 
 def _plan(name: str, scale: Scale, version: Version) -> Plan:
-    experiment = EXPERIMENTS[name]
-    return Plan(
-        experiment=name,
-        summary=experiment.summary,
-        paper_label=experiment.aliases[0].replace("-", " ") if experiment.aliases else None,
-        scale=scale,
-        version=version if scale == "paper" else None,
-        configs=tuple(experiment.runs(scale, version)),
-    )
+    return EXPERIMENTS[name].plan(scale, version)

@@ -8,16 +8,18 @@ runs: the learning rate is constant after no warm-up, under bf16 autocast.
 from collections.abc import Iterable
 from typing import Any
 
-from statetrack import tasks
-from statetrack.experiments._base import Experiment, Scale, Version, rebuilt, shrink
+from statetrack.experiments._base import Experiment, Scale, Version, shrink
 from statetrack.experiments.chomsky import POSITIVE, SIGNED
-from statetrack.models import TaggerConfig, paper_config
-from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from statetrack.experiments.recipes import tagging_run
+from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
+from statetrack.training.config import Precision
 
 __all__ = ["HOUSEHOLDERS", "S5", "Z60", "householders", "s5", "z60"]
 
 EPOCH = 3125
 LINEAR = (("DeltaNet", POSITIVE), ("DeltaNet", SIGNED), ("Mamba", POSITIVE), ("Mamba", SIGNED))
+BARE = {"mlp": "none", "residual": False, "final_norm": False}
+"""The baseline is a recurrence and a linear read-out, with nothing around it."""
 
 
 def s5(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
@@ -76,30 +78,30 @@ def _householder_run(
     scale: Scale, name: str, count: int, between: tuple[float, float], seed: int
 ) -> RunConfig:
     if scale != "paper":
-        return RunConfig(
-            task=name,
-            model=_small_product(name, count, between),
+        return _small_product(
+            name,
+            count,
+            between,
             steps=15_000,
             batch=32,
-            lengths=(32, 32),
+            length=32,
             evaluation=EvaluationConfig(every=1500, size=500, lengths=(128, 128)),
             seed=seed,
-            data_seed=seed,
-            **PRODUCT_RECIPE,
         )
-    options = {"num_householders": count, "conv_size": 0, "eigen_range": between}
-    return RunConfig(
-        task=name,
-        model=_model(name, "DeltaProduct", 1, options),
+    return tagging_run(
+        name,
+        "DeltaProduct",
+        num_layers=1,
+        options={"num_householders": count, "conv_size": 0, "eigen_range": between},
         steps=4900,
         batch=2048,
         lengths=(128, 128),
-        optimizer=OptimizerConfig(lr=1e-3, weight_decay=1e-6),
+        lr=1e-3,
+        weight_decay=1e-6,
         schedule=ScheduleConfig(warmup=0.0, final=0.0),
         evaluation=EvaluationConfig(every=500, size=1000, lengths=(512, 512)),
         precision="bf16",
         seed=seed,
-        data_seed=seed,
     )
 
 
@@ -120,19 +122,23 @@ def _word_runs(
     epochs = 100 if final else 30 if restricted else 90
     seeds: Iterable[int] = range(3 if final and paper else 1)
     return [
-        RunConfig(
-            task=name,
-            model=_model(name, mixer, depth, options),
+        tagging_run(
+            name,
+            mixer,
+            num_layers=depth,
+            options=options,
+            block=BARE if mixer == "FullMatrix" else None,
             steps=epochs * EPOCH if paper else 2 * EPOCH,
             batch=512,
-            optimizer=OptimizerConfig(lr=1e-4 if paper else 1e-3, weight_decay=0.01, clip_norm=1.0),
+            lr=1e-4 if paper else 1e-3,
+            weight_decay=0.01,
+            clip_norm=1.0,
             schedule=ScheduleConfig(shape="constant", warmup=0.0),
             evaluation=EvaluationConfig(
                 every=10 * EPOCH if paper else EPOCH, size=40_000 if paper else 4000
             ),
             precision="bf16",
             seed=seed,
-            data_seed=seed,
             log_every=125,
             checkpoint_every=EPOCH,
         )
@@ -140,66 +146,68 @@ def _word_runs(
     ]
 
 
-PRODUCT_RECIPE: dict[str, Any] = {
-    "optimizer": OptimizerConfig(lr=3e-3, weight_decay=0.0, clip_norm=1.0),
-    "schedule": ScheduleConfig(warmup=0.02, final=0.0),
-    "log_every": 500,
-    "checkpoint_every": 5000,
-}
-
-
-def _small_product(name: str, count: int, between: tuple[float, float]) -> TaggerConfig:
-    """One layer of eight heads of 8, without MLP."""
-    options = {
-        "num_householders": count,
-        "num_heads": 8,
-        "conv_size": 0,
-        "qk_silu": False,
-        "eigen_range": between,
-    }
-    model = _model(name, "DeltaProduct", 1, options, d_model=64)
-    return rebuilt(model, mlp="none")
-
-
 def _product_runs(scale: Scale, between: tuple[float, float]) -> list[RunConfig]:
-    """All of S5 in one layer: four Householder factors a token.
-
-    What makes it learnable (docs/log.md): no MLP; small heads, of which one is enough; a learning
-    rate of 3e-3 that falls to 0; no weight decay; and sequences long enough that small errors of a
-    reflection are seen, which is what carries it beyond the lengths of training.
-    """
+    """All of S5 in one layer: four Householder factors a token, on long sequences."""
     paper = scale == "paper"
-    length = 256 if paper else 128
     return [
-        RunConfig(
-            task="s5",
-            model=_small_product("s5", 4, between),
+        _small_product(
+            "s5",
+            4,
+            between,
             steps=30_000 if paper else 100_000,
             batch=64 if paper else 8,
-            lengths=(length, length),
+            length=256 if paper else 128,
             evaluation=EvaluationConfig(every=5000, size=4000 if paper else 1000),
             precision="bf16" if paper else "fp32",
             seed=seed,
-            data_seed=seed,
-            **PRODUCT_RECIPE,
         )
         for seed in ((0, 1, 2) if paper else (0,))
     ]
 
 
-def _model(
-    name: str, mixer: str, depth: int, options: dict[str, Any], d_model: int = 128
-) -> TaggerConfig:
-    task = tasks.get(name)
-    config = paper_config(
-        mixer, vocab_size=task.vocab_size, num_layers=depth, d_model=d_model, **options
+def _small_product(
+    name: str,
+    count: int,
+    between: tuple[float, float],
+    *,
+    steps: int,
+    batch: int,
+    length: int,
+    evaluation: EvaluationConfig,
+    seed: int,
+    precision: Precision = "fp32",
+) -> RunConfig:
+    """One layer of DeltaProduct, eight heads of 8, by a recipe of our own.
+
+    What makes it learnable (docs/log.md): no MLP; small heads, of which one is enough; a learning
+    rate of 3e-3 that falls to 0; no weight decay; and sequences long enough that small errors of a
+    reflection are seen, which is what carries it beyond the lengths of training.
+    """
+    return tagging_run(
+        name,
+        "DeltaProduct",
+        d_model=64,
+        num_layers=1,
+        options={
+            "num_householders": count,
+            "num_heads": 8,
+            "conv_size": 0,
+            "qk_silu": False,
+            "eigen_range": between,
+        },
+        block={"mlp": "none"},
+        steps=steps,
+        batch=batch,
+        lengths=(length, length),
+        lr=3e-3,
+        clip_norm=1.0,
+        schedule=ScheduleConfig(warmup=0.02, final=0.0),
+        evaluation=evaluation,
+        precision=precision,
+        seed=seed,
+        log_every=500,
+        checkpoint_every=5000,
     )
-    return _bare(config) if mixer == "FullMatrix" else config
-
-
-def _bare(config: TaggerConfig) -> TaggerConfig:
-    """The baseline is a recurrence and a linear read-out, with nothing around it."""
-    return rebuilt(config, mlp="none", residual=False, final_norm=False)
 
 
 S5 = Experiment(

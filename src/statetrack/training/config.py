@@ -15,6 +15,8 @@ from statetrack.tasks import Task
 
 __all__ = ["EvaluationConfig", "OptimizerConfig", "RunConfig", "ScheduleConfig"]
 
+Precision = Literal["fp32", "bf16"]
+WeightDecayRule = Literal["all_but_state", "matrices", "all"]
 Whole = Annotated[int, Bounds(least=1)]
 Positive = Annotated[float, Bounds(above=0.0)]
 NotNegative = Annotated[float, Bounds(least=0.0)]
@@ -38,7 +40,7 @@ class OptimizerConfig(Config):
 
     lr: Positive = 1e-3
     weight_decay: NotNegative = 0.0
-    decay: Literal["all_but_state", "matrices", "all"] = "all_but_state"
+    decay: WeightDecayRule = "all_but_state"
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: NotNegative = 1e-8
     clip_norm: Positive | None = None  # of the whole gradient
@@ -134,7 +136,7 @@ class RunConfig(RunDescription):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     seed: Seed = 0
     data_seed: Seed = 0
     log_every: Whole = 50

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack._amx import avoid_amx_trap
 from statetrack.runs.records import Record
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.eager import Eager
 from statetrack.training.executor import Executor, Stretch
-from statetrack.training.precision import avoid_amx_trap
 from statetrack.training.stacked import Stacked, can_stack, stacks
 
 __all__ = ["Engine", "NonFiniteLoss", "train"]

@@ -1,4 +1,4 @@
-"""explain, compile, run and audit from the command line."""
+"""explain, compile, run and audit of compiled networks from the command line."""
 
 import json
 from pathlib import Path

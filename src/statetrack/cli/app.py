@@ -1,0 +1,119 @@
+"""The entry point: the table of commands, and what becomes of a mistake."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from statetrack._amx import avoid_amx_trap
+
+__all__ = ["build", "commands", "main"]
+
+LONGEST = 100
+"""Characters of an argument that a message repeats."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command. 0: it worked; 1: a run failed; 2: a mistake, told in one line."""
+    avoid_amx_trap()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        import cyclopts
+    except ImportError:
+        return _say("the command line needs cyclopts and rich: pip install 'statetrack[cli]'")
+    try:
+        return int(
+            build()(words, exit_on_error=False, print_error=False, result_action="return_value")
+            or 0
+        )
+    except KeyboardInterrupt:
+        return _say("stopped; the same command goes on from the last checkpoint", 130)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (cyclopts.CycloptsError, ValueError, OSError, ImportError, RuntimeError) as error:
+        if debug:
+            raise
+        return _say(_told(error, words), 1 if _diverged(error) else 2)
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        return _say(f"{kind}: {_told(error, words)} (not foreseen; --debug shows where)")
+
+
+def commands() -> tuple[Callable[..., int], ...]:
+    """Every command; a new one is a function in a file beside this one, and a line here."""
+    from statetrack.cli.audit import audit
+    from statetrack.cli.lists import layers, tasks
+    from statetrack.cli.machines import compile, explain, run
+    from statetrack.cli.report import report
+    from statetrack.cli.reproduce import demo, reproduce
+    from statetrack.cli.train import train
+
+    return (demo, train, reproduce, report, explain, compile, run, audit, tasks, layers)
+
+
+def build() -> Any:
+    """The cyclopts app with every command."""
+    import cyclopts
+
+    import statetrack
+
+    app = cyclopts.App(
+        name="statetrack",
+        help="State tracking with linear RNNs. `--debug` shows the traceback of a mistake.",
+        version=statetrack.__version__,
+        help_format="markdown",
+        suppress_keyboard_interrupt=False,
+        default_parameter=cyclopts.Parameter(negative=()),
+    )
+    for command in commands():
+        app.command(command)
+    app.register_install_completion_command()
+    return app
+
+
+def _diverged(error: BaseException) -> bool:
+    """Whether a run diverged, which is no mistake in the command."""
+    if not isinstance(error, RuntimeError):
+        return False
+    from statetrack.training import NonFiniteLoss
+
+    return isinstance(error, NonFiniteLoss)
+
+
+def _told(error: BaseException, words: Sequence[str]) -> str:
+    """The error in one line, long arguments cut."""
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(cut_arguments(text, words).split())
+
+
+def cut_arguments(text: str, words: Sequence[str]) -> str:
+    """`text` with every over-long word of `words`, and its parts around `=` and `:`, cut.
+
+    The path of something that exists stays whole.
+
+    >>> text = cut_arguments("unknown task 'aaa...'".replace("...", "a" * 500), ["a" * 503])
+    >>> len(text), text[-4:]
+    (116, "aa…'")
+    """
+    pieces = {piece.strip() for word in words for piece in (word, *re.split("[=:]", word))}
+    for piece in sorted(pieces, key=len, reverse=True):
+        if os.path.exists(piece):
+            continue
+        for shown in (piece, repr(piece)[1:-1]):
+            if len(shown) > LONGEST:
+                text = text.replace(shown, shown[:LONGEST] + "…")
+    return text
+
+
+def _say(message: str, code: int = 2) -> int:
+    print(f"statetrack: {message}", file=sys.stderr)
+    return code

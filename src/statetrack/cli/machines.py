@@ -1,0 +1,77 @@
+"""Finite machines: what can track them, exact networks, and what those do."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from statetrack.automata import Machine
+
+__all__ = ["compile", "explain", "run"]
+
+
+def explain(machine: str, *, alphabet: str | None = None) -> int:
+    """Which linear RNNs can track a machine, which cannot, and why.
+
+    Parameters
+    ----------
+    machine
+        A regular expression ('(aa)*'), a name (s5, a5, z60, mod_arithmetic) or a JSON table.
+    alphabet
+        Of a regular expression; by default its own letters.
+    """
+    from statetrack import compiler
+
+    print(compiler.explain(_machine(machine, alphabet)))
+    return 0
+
+
+def compile(machine: str, *, out: Path, method: str = "auto", alphabet: str | None = None) -> int:
+    """Turn a machine into an exact network: weights as safetensors, the rest as JSON.
+
+    Parameters
+    ----------
+    machine
+        A regular expression ('(a|b)*ab'), a name (s5, a5, z60, mod_arithmetic) or a JSON table.
+    out
+        The folder to write.
+    method
+        auto takes the cheapest; or group, one-layer, cascade, diagonal, dense, rotation,
+        reflections.
+    alphabet
+        Of a regular expression; by default its own letters.
+    """
+    from statetrack import compiler
+
+    network = compiler.compile(_machine(machine, alphabet), method)
+    network.save(out)
+    checked = compiler.check(network)
+    print(network)
+    print(f"checked on random words: {checked}")
+    print(f"Weights and tables: {out}/")
+    return 1 if checked.errors else 0
+
+
+def run(model: Path, *, word: str) -> int:
+    """Read a word with a compiled network and show its states, level by level.
+
+    Parameters
+    ----------
+    model
+        A folder that `statetrack compile` wrote.
+    word
+        Letters of the machine's alphabet.
+    """
+    from statetrack.compiler import CompiledRNN
+
+    network = CompiledRNN.load(model)
+    print(network.trace(word))
+    if network.machine.outputs.dtype == bool:
+        print("accepted" if network.machine.accepts(word) else "rejected")
+    return 0
+
+
+def _machine(text: str, alphabet: str | None) -> "Machine":
+    """The machine that a person means."""
+    from statetrack import automata
+
+    return automata.read(text, alphabet)

@@ -1,0 +1,24 @@
+"""What options of several commands share."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+__all__ = ["Flag", "choose_device"]
+
+Flag = Annotated[bool, Parameter(show_default=False)]
+"""Off unless given."""
+
+
+def choose_device(given: str | None, *, here: bool = True) -> str:
+    """The device to train on; what the machines of a cluster have is not known here."""
+    import torch
+
+    if given is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = given.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
+        raise ValueError(f"device={given!r} must be cpu or cuda")
+    if here and kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda', but PyTorch sees no GPU here; take cpu")
+    return given

@@ -1,0 +1,43 @@
+"""Pages about runs."""
+
+from pathlib import Path
+
+from statetrack.cli.options import Flag
+
+__all__ = ["report"]
+
+
+def report(
+    *runs: Path,
+    out: Path = Path("report.html"),
+    plots: Flag = False,
+    markdown: Path | None = None,
+) -> int:
+    """One page about runs: table, curves, eigenvalues, configs, and what is missing.
+
+    The page needs nothing beside itself: it opens without a network, on a phone, and prints. Its
+    numbers are links to the records behind them, where it still lies as it did to the runs.
+
+    Parameters
+    ----------
+    runs
+        Run folders, or folders that hold some.
+    out
+        The page.
+    plots
+        Also write every plot as PNG and SVG, into a folder beside the page.
+    markdown
+        Also write the results page: every table of the paper, run or not, beside its numbers. RUNS
+        is then the one folder that `statetrack reproduce --out` wrote to; it gets a summary.json.
+    """
+    from statetrack.report import read_runs, write_book, write_report
+
+    if markdown is not None and len(runs) != 1:
+        raise ValueError(f"--markdown is about one folder of results, not {len(runs)}")
+    print(f"Report: {write_report(read_runs(runs), out, plots=plots)}")
+    if markdown is not None:
+        from statetrack.experiments.summary import plans
+
+        page, summary, *pictures = write_book(plans(runs[0]), runs[0], markdown)
+        print(f"Results: {page}, {summary} and {len(pictures)} pictures")
+    return 0

@@ -1,0 +1,36 @@
+"""How results are printed: tables, numbers, pictures made of characters."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+__all__ = ["number", "picture", "table"]
+
+
+def number(value: float | None, form: str = "{:z.3f}") -> str:
+    """
+    >>> number(0.25), number(None)
+    ('0.250', '-')
+    """
+    return "-" if value is None else form.format(value)
+
+
+def table(title: str, columns: list[str], rows: Sequence[list[str]]) -> None:
+    """Columns as wide as they need to be: numbers are never cut, whatever the terminal."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    lines = [columns, ["-" * width for width in widths], *rows]
+    print(title)
+    for line in lines:
+        cells = [
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def picture(curve: Mapping[int, float], *, longest: int | None = None, width: int = 64) -> None:
+    """Accuracy against length, in blocks where the terminal has them."""
+    from statetrack.experiments.picture import bars
+
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    for line in bars(curve, longest=longest, unicode=unicode, width=width):
+        print(f"  |{line}|")

@@ -1,0 +1,103 @@
+"""The demo, and the paper's figures and tables, from the command line."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from statetrack import experiments
+from statetrack.cli import main
+from statetrack.cli import reproduce as command
+from statetrack.experiments import demo as recipe
+from statetrack.runs import find_runs
+from tests.training import tiny
+
+
+def test_reproduce_ends_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["reproduce", "figure-1", "--out", str(tmp_path), "--workers", "0", "--device", "cpu"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "Diagonal [0, 1]" in out and "Diagonal [-1, 1]" in out
+    assert len(find_runs(tmp_path / "parity-diagonal-smoke")) == 2
+    assert main(["reproduce", "states", "--out", str(tmp_path)]) == 0
+    assert "parity, compiled" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "states" / "states.json").read_text())
+    assert [len(row["states"]) for row in rows] == [64] * 5
+    assert main(["reproduce", "chomsky", "--scale", "paper", "--dry-run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 252
+    assert main(["reproduce", "chomsky", "--dry-run", "--only", "parity DeltaNet"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_without_a_name_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert names == [*experiments.EXPERIMENTS, experiments.STATES]
+    assert "table 3" in lines[names.index("chomsky")]
+    for name in names[:-1]:
+        assert lines[names.index(name)].endswith(experiments.get(name).summary)
+
+
+def test_choices_are_those_of_the_experiments() -> None:
+    """They stand here again because help loads no experiment."""
+    assert get_args(command.Scale) == get_args(experiments.Scale)
+    assert get_args(command.Version) == get_args(experiments.Version)
+
+
+def test_failed_runs_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from statetrack.training.loop import Session
+
+    monkeypatch.setattr(Session, "_evaluate", lambda self: 1 / 0)
+    words = ["reproduce", "figure-1", "--out", str(tmp_path), "--workers", "0", "--device", "cpu"]
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("ZeroDivisionError") == 2
+    assert "(1 missing)" in captured.out
+
+
+def test_demo_draws_what_it_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its look; that it reaches its numbers is for the machine it is made for."""
+    full = recipe.demo
+
+    def short(seed: int = 0) -> list[tiny.RunConfig]:
+        small = {"steps": 50, "batch": 2}
+        return [replace(c, **small, evaluation=replace(c.evaluation, size=32)) for c in full(seed)]
+
+    monkeypatch.setattr(recipe, "demo", short)
+    assert main(["demo", "--out", str(tmp_path), "--workers", "0"]) == 0
+    out = capsys.readouterr().out
+    for name in ("DeltaNet [0, 1]", "DeltaNet [-1, 1]", "Mamba [0, 1]", "Mamba [-1, 1]"):
+        assert out.count(name) == 2  # in the table and over its picture
+    assert "41 to 256" in out and "parity_dense" in out
+    assert len(find_runs(tmp_path)) == 4
+
+
+def refuse_to_write() -> None:
+    """From here on no file may grow: a full disk, for this process and its children."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_disk_that_takes_nothing_ends_a_sweep_with_one_line(workers: str, tmp_path: Path) -> None:
+    words = ["reproduce", "figure-1", "--workers", workers, "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-m", "statetrack", *words, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        preexec_fn=refuse_to_write,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")},
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("statetrack: File too large")

@@ -1,0 +1,102 @@
+"""One run from the command line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statetrack.cli import main
+from statetrack.cli.train import Data, Evaluation, Model, Optimiser, Recipe, run_config
+from statetrack.experiments.recipes import tagging_run
+from statetrack.runs import find_runs
+from tests.cli.words import SMALL, complaint
+from tests.training import tiny
+
+
+def test_train_writes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", *SMALL, "--eigen-range", "-0.5", "1"]
+    words += ["--option", "conv_size=0", "--out", str(tmp_path), "--device", "cpu"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    (run,) = find_runs(tmp_path)
+    assert run.finished and str(run.folder) in out and "scaled accuracy" in out
+    assert run.config.model.backbone.mixers[0].options["eigen_range"] == (-0.5, 1.0)
+    assert run.config.model.backbone.mixers[0].options["num_heads"] == 2
+    assert run.config.model.backbone.mixers[0].options["conv_size"] == 0
+    # the stored config is a recipe
+    again = tmp_path / "again"
+    stored = str(run.folder / "config.json")
+    assert main(["train", "--config", stored, "--out", str(again), "--device", "cpu"]) == 0
+    (copy,) = find_runs(again)
+    assert copy.config == run.config and copy.records == run.records
+
+
+def test_its_defaults_are_those_of_the_configs() -> None:
+    plain = tagging_run("parity", "DeltaNet", steps=10_000, batch=256)
+    assert run_config(Recipe()) == plain
+
+
+def test_every_option_reaches_the_config() -> None:
+    recipe = Recipe(
+        model=Model(
+            model="mlstm", eigen_range=(-1.0, 1.0), option=("num_heads=2",), width=32, layers=3
+        ),
+        data=Data(task="s3", lengths=(5, 5), seed=7),
+        optimiser=Optimiser(
+            steps=11,
+            batch=13,
+            lr=0.1,
+            warmup=0.2,
+            weight_decay=0.3,
+            clip_norm=2.0,
+            precision="bf16",
+        ),
+        evaluation=Evaluation(eval_every=20, eval_size=9, eval_lengths=(8, 8), stop_at=0.5),
+    )
+    config = run_config(recipe)
+    assert (
+        config.model.backbone.mixers[0].layer,
+        config.model.backbone.d_model,
+        config.model.backbone.num_layers,
+    ) == ("MLSTM", 32, 3)
+    assert config.model.backbone.mixers[0].options["eigen_range"] == (-1.0, 1.0)
+    assert config.model.backbone.mixers[0].options["num_heads"] == 2
+    assert (config.task, config.lengths, config.seed, config.data_seed) == ("s3", (5, 5), 7, 7)
+    assert (config.steps, config.batch, config.precision) == (11, 13, "bf16")
+    assert (config.optimizer.lr, config.schedule.warmup) == (0.1, 0.2)
+    assert (config.optimizer.weight_decay, config.optimizer.clip_norm) == (0.3, 2.0)
+    assert config.optimizer.decay == "matrices"
+    assert (config.evaluation.every, config.evaluation.size) == (20, 9)
+    assert (config.evaluation.lengths, config.stop_at) == ((8, 8), 0.5)
+    assert (config.log_every, config.checkpoint_every) == (20, 400)
+    rare = replace(recipe, evaluation=Evaluation(eval_every=200, eval_lengths=(8, 8)))
+    assert (run_config(rare).log_every, run_config(rare).checkpoint_every) == (50, 1000)
+
+
+def test_a_config_with_an_unknown_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**tiny.config().to_dict(), "stepz": 3}))
+    assert "did you mean 'steps'" in complaint(["train", "--config", str(path)], capsys)
+
+
+WHOLE = tiny.config().to_dict()
+ODD = ["", "{", "\x00", json.dumps(WHOLE | {"task": 3}), json.dumps(WHOLE | {"model": None})]
+
+
+@pytest.mark.parametrize("text", ODD, ids=["empty", "cut", "binary", "task", "model"])
+def test_a_file_that_is_no_config_is_named(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(text)
+    assert str(path) in complaint(["train", "--config", str(path), "--device", "cpu"], capsys)
+
+
+def test_a_diverging_run_is_a_failure_and_no_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", *SMALL, "--out", str(tmp_path), "--device", "cpu"]
+    assert main([*words, "--lr", "1e30", "--warmup", "0"]) == 1
+    error = capsys.readouterr().err
+    assert "became" in error and "at step" in error and error.count("\n") == 1
