@@ -67,7 +67,7 @@ def run_many(
 
     `launcher="ray"` or `"submitit"` (SLURM) trains on a cluster instead, `workers` jobs at a time
     or as many as it has room for; `root` must then be a folder that all its machines see. A run
-    whose worker is lost goes on elsewhere. See docs/clusters.md.
+    whose worker is lost goes on elsewhere. See docs/guide/sweeps.md.
 
     Worker processes import the calling script: it must call this under
     `if __name__ == "__main__":`.
