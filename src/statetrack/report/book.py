@@ -78,15 +78,16 @@ class _Site:
         return f'<img src="{self.images}/{name}.png" width="49%" alt="{picture.title}">'
 
 
-def make_book(
-    plans: Sequence[Plan], runs: Mapping[str, Sequence[StoredRun]], root: Path, page: Path
-) -> Book:
-    """The page that stands at `page`, from the runs of each plan's folder in `root`.
+def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page: Path) -> Book:
+    """The page that stands at `page`, from runs that lie in the folders of the plans in `root`.
 
     A run counts in every table that has it in its list, whichever folder it lies in.
     """
     site = _Site(root, page, f"images/{page.stem}")
-    tables = {plan.folder: cells(plan, _runs_for(plan, runs)) for plan in plans}
+    by_folder: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        by_folder.setdefault(run.place.path.relative_to(root).parts[0], []).append(run)
+    tables = {plan.folder: cells(plan, _runs_for(plan, by_folder)) for plan in plans}
     names = list(dict.fromkeys(plan.experiment for plan in plans))
     stories = _stories(root / STORIES, [*names, "states"])
     remarks = _remarks(root / REMARKS, [cell.key for table in tables.values() for cell in table])

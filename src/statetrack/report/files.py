@@ -28,28 +28,28 @@ def read_runs(paths: Iterable[Path | str]) -> list[StoredRun]:
 
     A `ValueError` names the first path that is not there, has no runs, or has one that is broken.
     """
-    found: dict[Place, StoredRun] = {}
+    archived: dict[Place, StoredRun] = {}
+    folders: dict[Place, Run] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give run folders, or folders that hold some")
-        runs = _checked_runs(path)
-        if not runs:
+        lines, here = archived_runs(path), run_folders(path)
+        if not lines and not here:
             raise ValueError(
                 f"there are no runs in {path}: nothing in it has a config.json or a runs.jsonl"
             )
-        for run in runs:
-            found.setdefault(replace(run.place, path=run.place.path.resolve()), run)
-    return list(found.values())
-
-
-def _checked_runs(root: Path) -> list[StoredRun]:
-    """`find_runs`, and everything the report will read is known to be there and whole."""
-    archived, folders = archived_runs(root), run_folders(root)
-    for run in (*archived, *folders):
+        archived = {_resolved(run): run for run in lines} | archived
+        folders = {_resolved(run): run for run in here} | folders
+    found = [*archived.values(), *folders.values()]
+    for run in found:
         _check_content(run)
-    for run in folders:
-        _check_files(run)
-    return [*archived, *folders]
+    for folder in folders.values():
+        _check_files(folder)
+    return found
+
+
+def _resolved(run: StoredRun) -> Place:
+    return replace(run.place, path=run.place.path.resolve())
 
 
 def _check_content(run: StoredRun) -> None:
@@ -102,18 +102,15 @@ def write_report(runs: Sequence[StoredRun], out: Path | str, *, plots: bool = Fa
     return out
 
 
-def write_book(plans: Sequence[Plan], root: Path | str, page: Path | str) -> list[Path]:
-    """Writes the results page, its pictures beside it and `root`/summary.json.
+def write_book(
+    plans: Sequence[Plan], runs: Sequence[StoredRun], root: Path | str, page: Path | str
+) -> list[Path]:
+    """Writes the results page about `runs` in `root`, its pictures beside it, and a summary.json.
 
     Pictures go to images/<name of the page>/, where they replace those of the page before. What was
     written is returned, the page first.
     """
     root, page = Path(root), Path(page)
-    if not root.is_dir():
-        raise ValueError(
-            f"{root} is no folder; give the one that holds the runs of each experiment"
-        )
-    runs = {plan.folder: _checked_runs(root / plan.folder) for plan in plans}
     book = make_book(plans, runs, root, page)
     folder = page.parent / "images" / page.stem
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ same; a retest goes to the file of its own day.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,7 @@ from statetrack.runs.selection import best_run, cell
 from statetrack.runs.stored import Place, StoredRun
 from statetrack.runs.verify import problems
 
-__all__ = ["ArchivedRun", "archived_runs", "line_of", "store"]
+__all__ = ["ArchivedRun", "archived_runs", "line_of", "numbers_of", "store"]
 
 RUNS, FULL = "runs", "records"
 KEYS = ("fingerprint", "former", "config", "info", "done", "audit", "series", "lengths")
@@ -57,7 +57,7 @@ class ArchivedRun(StoredRun):
 
     file: Path
     line: int
-    content: Mapping[str, Any]
+    content: Mapping[str, Any] = field(repr=False)
 
     @property
     def place(self) -> Place:
@@ -228,12 +228,12 @@ def line_of(run: Run, former: Sequence[str] = ()) -> dict[str, Any]:
         run.info,
         read_json(run.folder / DONE),
         run.audit,
-        *_numbers(run.records),
+        *numbers_of(run.records),
     )
     return dict(zip(KEYS, values, strict=True))
 
 
-def _numbers(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def numbers_of(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Those over all lengths, and the last of those by length."""
     series: dict[tuple[str, str], list[Record]] = {}
     lengths: dict[tuple[str, str], list[Record]] = {}
