@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+import statetrack
+
 __all__ = ["code", "environment"]
 
 PACKAGE = Path(__file__).parents[1]
@@ -43,7 +45,7 @@ def code() -> dict[str, Any]:
 
     `dirty` says whether files of the package differ from the commit. Both are None outside git.
     """
-    return {"version": _version("statetrack")} | _checkout(PACKAGE)
+    return {"version": statetrack.__version__} | _checkout(PACKAGE)
 
 
 @functools.cache
