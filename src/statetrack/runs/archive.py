@@ -221,7 +221,7 @@ def store(runs: Sequence[Run], folder: Path, *, retest: date | None = None) -> l
 
 def line_of(run: Run) -> dict[str, Any]:
     """What an archive says of a finished run; one of this schema has no former fingerprint."""
-    values = (
+    values: tuple[Any, ...] = (
         run.config.fingerprint,
         [],
         read_json(run.folder / CONFIG),
