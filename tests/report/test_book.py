@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from statetrack.experiments.summary import PAGES, plans
 from statetrack.report import write_book
 from statetrack.report.cells import KEYS, cells, summary_row
 from statetrack.runs import find_runs
+from statetrack.runs.archive import store
+from statetrack.runs.folder import run_folders
 from statetrack.training import RunConfig
 from tests.analysis.audits import fields
 from tests.report.folders import parity, scores, write_run
@@ -214,6 +217,30 @@ def test_audits_show_how_far_and_which_heads(root: Path) -> None:
     picture = "images/results/toy-paper-ran-parity-deltanet-m1-1-spectrum.png"
     assert picture in text and (root.parent / "docs" / picture).is_file()
     assert "spectrum.png" not in text.replace(picture, "")
+
+
+def test_the_page_of_an_archive_differs_in_links_alone(root: Path) -> None:
+    folder = root / "toy-paper-ran"
+    best, worst = (folder / parity(seed).fingerprint for seed in (1, 0))
+    (best / "audit.json").write_text(json.dumps(audit()))
+    before, summary = page_of(root), json.loads((root / "summary.json").read_text())
+    runs = run_folders(folder)
+    store(runs, folder)
+    both = page_of(root)  # a run that has a folder and a line counts once
+    for run in runs:
+        shutil.rmtree(run.folder)
+    after = page_of(root)
+    assert both == after != before
+    assert re.sub(r"\]\([^)]*\)", "]", after) == re.sub(r"\]\([^)]*\)", "]", before)
+    line = {run.fingerprints[0]: run.place.line for run in find_runs(root)}
+    archive = "../results/toy-paper-ran"
+    signed = lines_of(after)["DeltaNet [-1, 1]"]
+    assert signed[4] == f"[0.900]({archive}/records/{best.name}.jsonl)"
+    assert signed[6] == f"[0.400]({archive}/runs.jsonl#L{line[worst.name]})"
+    assert signed[9] == f"[256]({archive}/runs.jsonl#L{line[best.name]})"
+    for old, new in zip(summary, json.loads((root / "summary.json").read_text()), strict=True):
+        assert old | {"record": None} == new | {"record": None}
+        assert new["record"] is None or (root.parent / new["record"]).is_file()
 
 
 def test_states_are_drawn_when_they_are_there(

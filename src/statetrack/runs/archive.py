@@ -219,11 +219,11 @@ def store(runs: Sequence[Run], folder: Path, *, retest: date | None = None) -> l
     return list(new)
 
 
-def line_of(run: Run, former: Sequence[str] = ()) -> dict[str, Any]:
-    """What an archive says of a finished run."""
-    values = (
+def line_of(run: Run) -> dict[str, Any]:
+    """What an archive says of a finished run; one of this schema has no former fingerprint."""
+    values: tuple[Any, ...] = (
         run.config.fingerprint,
-        list(former),
+        [],
         read_json(run.folder / CONFIG),
         run.info,
         read_json(run.folder / DONE),
