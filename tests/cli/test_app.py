@@ -126,8 +126,30 @@ def test_a_full_disk_ends_with_one_line(
 
     monkeypatch.setattr(files, "_write", full)
     assert main(["train", *SMALL, "--out", str(tmp_path), "--device", "cpu"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("statetrack: No space left on device: ") and error.count("\n") == 1
+    start, error = capsys.readouterr().err.splitlines()
+    assert start.endswith(f"4 steps in {tmp_path}")
+    assert error.startswith("statetrack: No space left on device: ")
+
+
+def test_code_of_ones_own_is_imported_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "mine_for_a_test.py"
+    file.write_text(
+        "import dataclasses\n"
+        "from statetrack import layers, tasks\n"
+        "@layers.register\n"
+        "class MineForATest(layers.DeltaNet):\n"
+        "    pass\n"
+        "tasks.register(dataclasses.replace(tasks.get('parity'), name='parity_for_a_test'))\n"
+    )
+    words = ["--import", str(file), "train", *SMALL, "--out", str(tmp_path), "--device", "cpu"]
+    assert main([*words, "--model", "MineForATest", "--task", "parity_for_a_test"]) == 0
+    assert "parity_for_a_test MineForATest [-1, 1]" in capsys.readouterr().out
+    assert main(["--import", "no_such_module_for_a_test", "tasks"]) == 2
+    assert main(["tasks", f"--import={tmp_path / 'gone.py'}"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", NAMES)

@@ -40,6 +40,6 @@ def test_one_seed_for_weights_and_data() -> None:
 def test_what_stands_around_the_layer_can_be_changed() -> None:
     plain = tagger("parity", "DeltaNet")
     bare = tagger("parity", "DeltaNet", block={"mlp": "none"})
-    assert (plain.mlp, bare.mlp) == ("swiglu", "none")
+    assert (plain.backbone.mlp, bare.backbone.mlp) == ("swiglu", "none")
     with pytest.raises(TypeError):
         tagger("parity", "DeltaNet", block={"mpl": "none"})

@@ -1,15 +1,22 @@
 """The entry point: the table of commands, and what becomes of a mistake."""
 
+import importlib
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from statetrack._amx import avoid_amx_trap
 
 __all__ = ["build", "commands", "main"]
 
+HELP = """State tracking with linear RNNs.
+
+`--import MODULE` (or FILE.py) loads code of yours first, which may register layers and tasks.
+`--debug` shows the traceback of a mistake.
+"""
 LONGEST = 100
 """Characters of an argument that a message repeats."""
 
@@ -25,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         return _say("the command line needs cyclopts and rich: pip install 'statetrack[cli]'")
     try:
+        words = _import_foreign(words)
         return int(
             build()(words, exit_on_error=False, print_error=False, result_action="return_value")
             or 0
@@ -43,6 +51,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         kind = type(error).__name__
         return _say(f"{kind}: {_told(error, words)} (not foreseen; --debug shows where)")
+
+
+def _import_foreign(words: Sequence[str]) -> list[str]:
+    """Imports what follows every `--import`, and returns the other words.
+
+    Workers start with the same search path, so they find the module too.
+    """
+    left, rest = [], iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if option != "--import":
+            left.append(word)
+            continue
+        name = value if equals else next(rest, "")
+        if not name:
+            raise ValueError("--import needs the name of a module, or the path of a .py file")
+        path = Path(name)
+        is_file = path.suffix == ".py"
+        if is_file and not path.is_file():
+            raise ValueError(f"--import {name}: there is no such file")
+        sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+        importlib.import_module(path.stem if is_file else name)
+    return left
 
 
 def commands() -> tuple[Callable[..., int], ...]:
@@ -65,7 +96,7 @@ def build() -> Any:
 
     app = cyclopts.App(
         name="statetrack",
-        help="State tracking with linear RNNs. `--debug` shows the traceback of a mistake.",
+        help=HELP,
         version=statetrack.__version__,
         help_format="markdown",
         suppress_keyboard_interrupt=False,

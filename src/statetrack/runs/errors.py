@@ -1,6 +1,5 @@
 """error.txt: written and removed only by whoever holds the run's lock, and never beside DONE."""
 
-import contextlib
 from pathlib import Path
 
 from statetrack.runs.files import InUse, exclusive, write_atomically
@@ -12,8 +11,7 @@ __all__ = ["forget_error", "keep_error", "write_error"]
 def write_error(folder: Path, text: str) -> None:
     """Writes error.txt for whoever holds the lock. A run that has finished did not fail."""
     if not Run(folder).finished:
-        with contextlib.suppress(OSError):  # on a full disk the first error is the one to see
-            write_atomically(folder / ERROR, text.encode())
+        write_atomically(folder / ERROR, text.encode())
 
 
 def keep_error(folder: Path, text: str) -> bool:

@@ -119,5 +119,7 @@ class Eager(Executor):
         for name, parameter in self.model.named_parameters():
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = tensors[f"optimizer.{key}.{name}"]
+                if key != "step" and value.shape != parameter.shape:
+                    raise ValueError(f"{key} of {name} has shape {tuple(value.shape)}")
                 self.optimizer.state[parameter][key] = value.to(self.device, copy=True)
         self.stream.set_state(tensors["stream"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from statetrack import ops
 from statetrack.layers import Layer
 from statetrack.runs import checkpoints
 from statetrack.runs.checkpoints import Checkpoint
@@ -109,7 +110,8 @@ def _run(
         except Exception:
             for folder, _ in pending:
                 if folder not in errors:
-                    write_error(folder, traceback.format_exc())
+                    with contextlib.suppress(OSError):  # on a full disk the first error counts
+                        write_error(folder, traceback.format_exc())
             raise
     return runs, [errors.get(one.folder) for one in runs]
 
@@ -167,7 +169,11 @@ def _train(
 ) -> None:
     """Trains the runs of an engine to their ends."""
     info = environment(device) | _sizes(engine.executor.model) | {"runs_together": len(begun)}
-    with contextlib.ExitStack() as files, _patience() as told_to_stop:
+    with (
+        contextlib.ExitStack() as files,
+        _patience() as told_to_stop,
+        ops.record_backends() as backends,
+    ):
         writers = [
             files.enter_context(contextlib.closing(Writer(folder, info, start, mirrors=mirrors)))
             for folder, _, start in begun
@@ -181,7 +187,12 @@ def _train(
             for index in new:
                 if index not in engine.active:
                     weights = engine.executor.weights_of(index)
-                    writers[index].finish(weights, step=engine.step, solved=engine.solved[index])
+                    writers[index].finish(
+                        weights,
+                        step=engine.step,
+                        solved=engine.solved[index],
+                        backends=backends,
+                    )
                 elif stop or _is_due(begun[index][1], engine.step):
                     writers[index].keep(*engine.state(index))
             if stop:

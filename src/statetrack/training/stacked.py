@@ -294,6 +294,9 @@ class Stacked(Executor):
         }
         for prefix, target in sources.items():
             named = {name: tensors[f"{prefix}.{name}"] for name in self.weights}
+            for name, value in named.items():
+                if value.shape != self.weights[name].shape[1:]:
+                    raise ValueError(f"{prefix} of {name} has shape {tuple(value.shape)}")
             with torch.no_grad():
                 target[run].copy_(self.layout.flat(named))
         self.streams[run].set_state(tensors["stream"])
