@@ -9,9 +9,10 @@ import pytest
 from statetrack.automata import Cascade, Level, Machine, drop_point, facts, holonomy, named
 from statetrack.automata.permutation_group import PermutationGroup
 from tests.automata.cases import KINDS, lively_word, random_machine
+from tests.helpers import mostly_slow
 
 
-@pytest.mark.parametrize("n", range(2, 9))
+@pytest.mark.parametrize("n", mostly_slow(range(2, 9), fast=[2, 3, 5]))
 def test_both_decompositions_of_random_machines_are_proved_exhaustively(n: int) -> None:
     rng = np.random.default_rng(100 + n)
     for i in range(75):  # 7 sizes x 75 = 525 machines, three cascades each

@@ -18,6 +18,7 @@ from statetrack.layers import DeltaProduct, Diagonal, FullMatrix
 from tests.automata.cases import CASES, KINDS, Case, lively_word, random_machine, random_word
 from tests.compiler.expect import expect_one_line
 from tests.compiler.rotations import drift
+from tests.helpers import mostly_slow
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -41,7 +42,7 @@ def by_steps(network: CompiledRNN, batch: np.ndarray) -> Tensor:
     return torch.stack(states, dim=1)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", mostly_slow(CASES, fast=CASES[::4]), ids=str)
 def test_every_case_in_every_dtype_whole_cut_and_step_by_step(case: Case) -> None:
     machine = case.make()
     methods = {"cascade", compile(machine).plan.method}
@@ -61,7 +62,7 @@ def test_every_case_in_every_dtype_whole_cut_and_step_by_step(case: Case) -> Non
         assert torch.equal(by_steps(network, batch[:, :40]), expected[:, :40])
 
 
-@pytest.mark.parametrize("name", ["s5", "cerny_4", "q8"])
+@pytest.mark.parametrize("name", mostly_slow(["s5", "cerny_4", "q8"], fast=["s5"]))
 def test_a_thousand_single_steps(name: str) -> None:
     network = compile(named(name))
     batch = words(network.machine, 1000)

@@ -26,6 +26,7 @@ from statetrack.compiler.from_split import program_of_split
 from statetrack.compiler.from_table import program_of_table
 from statetrack.compiler.program import DeltaLayer, DiagonalLayer, Stage
 from tests.automata.cases import CASES, KINDS, Case, lively_word, random_machine, random_word
+from tests.helpers import mostly_slow
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -75,7 +76,7 @@ def test_every_pass_emulates_every_case(case: Case) -> None:
     assert expected <= methods
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", mostly_slow(range(8), fast=[1]))
 def test_random_machines(seed: int) -> None:
     """8 x 45 = 360 machines of 2 to 8 states, each through every pass that fits it."""
     rng = np.random.default_rng(seed)

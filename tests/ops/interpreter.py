@@ -1,26 +1,28 @@
 """Triton's interpreter. It is chosen at import, so what it runs has a process of its own.
 
-A file that is interpreted holds two sets of tests: those for a process that interprets, and one
-made by `expect_interpreted`, which starts that process.
+The files in `FILES` hold tests for such a process. One test starts it for their fast cases, which
+share it; one test a file starts it for the slow ones.
 """
 
 import os
 import subprocess
 import sys
-
-import pytest
+from pathlib import Path
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HERE = Path(__file__).parent
+FILES = [
+    HERE / "convolution" / "test_triton.py",
+    HERE / "delta" / "triton" / "test_chunked.py",
+    HERE / "delta" / "triton" / "test_short.py",
+    HERE / "test_triton_interpreter.py",
+]
 
-# the tests of the other process that are not marked slow, and those that are
-fast_and_slow = pytest.mark.parametrize(
-    "marker", ["not slow", pytest.param("slow", marks=pytest.mark.slow)]
-)
 
-
-def expect_interpreted(file: str, marker: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", marker, file]
+def expect_interpreted(marker: str, *files: Path | str) -> None:
+    """The tests in `files` that `marker` selects pass, and there are some."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", marker]
     env = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = subprocess.run([*command, *map(str, files)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

@@ -5,11 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers import mostly_slow
 from tests.ops.hopper import SHARED_MEMORY, for_hopper
 from tests.ops.interpreter import INTERPRETED
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
+rows_and_pieces = pytest.mark.parametrize(
+    "cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "pieces"]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +21,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-@pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-@pytest.mark.parametrize("size", [32, 128])
+@rows_and_pieces
+@pytest.mark.parametrize("size", mostly_slow([32, 128], fast=[32]))
 def test_delta_fits_on_hopper(size: int, cut: str) -> None:
     import triton.language as tl
 
@@ -42,8 +46,8 @@ def test_delta_fits_on_hopper(size: int, cut: str) -> None:
     assert stack == 0 and shared <= SHARED_MEMORY
 
 
-@pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-@pytest.mark.parametrize("size", [16, 32])
+@rows_and_pieces
+@pytest.mark.parametrize("size", mostly_slow([16, 32], fast=[16]))
 def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
     from statetrack.ops.delta.triton import short
 
@@ -58,8 +62,10 @@ def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
     assert stack == 0 and shared <= SHARED_MEMORY
 
 
-@pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-@pytest.mark.parametrize(("channels", "size"), [(256, 16), (3, 5), (1, 1)])
+@rows_and_pieces
+@pytest.mark.parametrize(
+    ("channels", "size"), mostly_slow([(256, 16), (3, 5), (1, 1)], fast=[(256, 16)])
+)
 def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
     import triton.language as tl
 
@@ -81,8 +87,12 @@ def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
     assert stack <= 128
 
 
-@pytest.mark.parametrize("vector", [True, False], ids=["vector", "scalar"])
-@pytest.mark.parametrize(("key", "value"), [(32, 32), (64, 64), (64, 65), (128, 128)])
+@pytest.mark.parametrize(
+    "vector", mostly_slow([True, False], fast=[True]), ids=["vector", "scalar"]
+)
+@pytest.mark.parametrize(
+    ("key", "value"), mostly_slow([(32, 32), (64, 64), (64, 65), (128, 128)], fast=[(32, 32)])
+)
 def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> None:
     import triton.language as tl
 
@@ -103,7 +113,7 @@ def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> 
     assert stack == 0
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
 def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
     from statetrack.ops.linear_attention.triton import chunked as chunks
 
@@ -136,8 +146,8 @@ def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
     assert all(shared <= SHARED_MEMORY for _, shared in made)
 
 
-@pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-@pytest.mark.parametrize("weights", ["*fp32", "*bf16"])
+@rows_and_pieces
+@pytest.mark.parametrize("weights", mostly_slow(["*fp32", "*bf16"], fast=["*fp32"]))
 def test_convolution_fits_on_hopper(weights: str, cut: str) -> None:
     import triton.language as tl
 
@@ -154,7 +164,7 @@ def test_convolution_fits_on_hopper(weights: str, cut: str) -> None:
     assert stack == 0
 
 
-@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("size", mostly_slow([32, 64], fast=[32]))
 def test_slstm_fits_on_hopper(size: int) -> None:
     import triton.language as tl
 

@@ -16,7 +16,7 @@ from statetrack import ops
 from statetrack.ops._spec import find
 from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends, normal
-from tests.ops.interpreter import INTERPRETED, expect_interpreted, fast_and_slow
+from tests.ops.interpreter import FILES, INTERPRETED, expect_interpreted
 from tests.ops.test_against_reference import expect_match, single, with_grads
 from tests.ops.test_packing import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
 
@@ -24,9 +24,12 @@ pytest.importorskip("triton")
 
 if not INTERPRETED:
 
-    @fast_and_slow
-    def test_in_the_interpreter(marker: str) -> None:
-        expect_interpreted(__file__, marker)
+    def test_fast_cases_of_every_kernel() -> None:
+        expect_interpreted("not slow", *FILES)
+
+    @pytest.mark.slow
+    def test_in_the_interpreter() -> None:
+        expect_interpreted("slow", __file__)
 
 else:
     ONE_CASE_PER_OP = {
@@ -76,7 +79,8 @@ else:
         rounded = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
 
-    @pytest.mark.parametrize("low", mostly_slow([-1.0, 0.0], fast=[-1.0]))
+    @pytest.mark.slow
+    @pytest.mark.parametrize("low", [-1.0, 0.0])
     def test_the_ends_of_selective_scans_range_are_exact(low: float) -> None:
         expect_exact_ends("triton", low)
 

@@ -83,6 +83,7 @@ def is_held(folder: Path) -> bool:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_workers_end_with_their_parent(tmp_path: Path, whole: Whole) -> None:
     """Killed without a word to its workers, the parent leaves none, and the next goes on."""
     parent = start(tmp_path, [LONG.to_json()])
@@ -114,8 +115,8 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_a_step(tmp_path: Path) -
     time.sleep(0.5)
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not is_held(folder), within=2.5)
-    wait_until(lambda: not Path(f"/proc/{worker}").exists(), within=2.5)
+    assert wait_until(lambda: not is_held(folder), within=2.5)
+    assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), within=2.5)
 
 
 @needs_proc

@@ -11,15 +11,15 @@ from torch import Tensor
 from statetrack import ops
 from tests.helpers import mostly_slow
 from tests.ops.convolution.test_convolution import draw
-from tests.ops.interpreter import INTERPRETED, expect_interpreted, fast_and_slow
+from tests.ops.interpreter import INTERPRETED, expect_interpreted
 
 pytest.importorskip("triton")
 
 if not INTERPRETED:
 
-    @fast_and_slow
-    def test_in_the_interpreter(marker: str) -> None:
-        expect_interpreted(__file__, marker)
+    @pytest.mark.slow
+    def test_in_the_interpreter() -> None:
+        expect_interpreted("slow", __file__)
 
     def test_parts_fit_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import triton.language as tl
@@ -59,8 +59,6 @@ else:
         "to the end of a segment": [[0, 8, 16, 16, 16], [0, 4, 5, 12, 16], [0, 0, 0, 0, 16]],
         "less than a segment": [[0, 1, 3], [0, 3, 3], [0, 2, 3]],
     }
-
-    OTHER_SIZES = [(4, 4, 4), (4, 8), (12,), (0, 12), (4, 4, 2, 2)]
 
     @pytest.fixture(autouse=True)
     def small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +152,9 @@ else:
                 assert not got["y"][b, outside].isnan().any()
                 assert not got["dx"][b, outside].isnan().any()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
-        "sizes",
-        [
-            (4, 6, 2),
-            *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in OTHER_SIZES),
-        ],
-        ids=str,
+        "sizes", [(4, 4, 4), (4, 8), (12,), (4, 6, 2), (0, 12), (4, 4, 2, 2)], ids=str
     )
     def test_parts_and_their_gradients(sizes: tuple[int, ...]) -> None:
         """Of whole blocks of channels or not, for a stack of runs, and with a part nobody used."""

@@ -10,7 +10,7 @@ import torch
 
 from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case
-from tests.ops.interpreter import INTERPRETED, expect_interpreted, fast_and_slow
+from tests.ops.interpreter import INTERPRETED, expect_interpreted
 from tests.ops.test_against_reference import expect_match, single, with_grads
 
 pytest.importorskip("triton")
@@ -18,11 +18,13 @@ pytest.importorskip("triton")
 if not INTERPRETED:
     from tests.ops.hopper import SHARED_MEMORY, for_hopper
 
-    @fast_and_slow
-    def test_in_the_interpreter(marker: str) -> None:
-        expect_interpreted(__file__, marker)
+    @pytest.mark.slow
+    def test_in_the_interpreter() -> None:
+        expect_interpreted("slow", __file__)
 
-    @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+    @pytest.mark.parametrize(
+        "gated", mostly_slow([False, True], fast=[True]), ids=["plain", "gated"]
+    )
     def test_fits_on_hopper(gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """bfloat16, heads of 128: shared memory, and no more than a few spilled registers."""
         import triton.language as tl

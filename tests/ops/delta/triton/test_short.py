@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from tests.helpers import mostly_slow
-from tests.ops.interpreter import INTERPRETED, expect_interpreted, fast_and_slow
+from tests.ops.interpreter import INTERPRETED, expect_interpreted
 
 pytest.importorskip("triton")
 
 if not INTERPRETED:
 
-    @fast_and_slow
-    def test_in_the_interpreter(marker: str) -> None:
-        expect_interpreted(__file__, marker)
+    @pytest.mark.slow
+    def test_in_the_interpreter() -> None:
+        expect_interpreted("slow", __file__)
 
 else:
     import numpy as np
