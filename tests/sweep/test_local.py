@@ -120,6 +120,7 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_a_step(tmp_path: Path) -
 
 
 @needs_proc
+@pytest.mark.slow
 def test_interrupted_it_says_so_in_one_line(tmp_path: Path) -> None:
     """Ctrl-C goes to all processes of the terminal; only the parent speaks."""
     words = ["reproduce", "figure-1", "--scale", "paper", "--workers", "2", "--device", "cpu"]
