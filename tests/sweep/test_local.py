@@ -163,14 +163,14 @@ def workers_of(parent: int) -> list[str]:
     return [child for child, line in zip(children, lines, strict=True) if b"spawn_main" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
         ("{}", 'if __name__ == "__main__":'),
-        pytest.param(
+        (
             "if __name__ == '__mp_main__': raise SystemExit(3)\n{}",
             "exit code 3 before it could",
-            marks=pytest.mark.slow,
         ),
     ],
 )
