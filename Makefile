@@ -34,6 +34,11 @@ slow: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/cpu.py
 
+# The reference, from the docstrings, into docs/reference/.
+.PHONY: docs
+docs: $(VENV)/.ready
+	$(BIN)/python docs/reference.py
+
 clean:
 	rm -rf $(VENV) build dist demo
 

@@ -7,8 +7,12 @@ statetrack.eigenvalues   the range [low, 1] and its maps, in one file
 statetrack.automata      finite machines, groups and their decompositions (no torch)
 statetrack.compiler      from automata to exact linear RNNs; explain (no torch) and compile
 statetrack.tasks         what to learn: sequences with labels, masks and chance levels
-statetrack.training      a config, one run, many runs
+statetrack.runs          a run on disk: folder, records, checkpoints
+statetrack.training      a config, one run, many runs in one step
+statetrack.sweep         lists of runs, in processes or on a cluster
 statetrack.analysis      what a trained model does: eigenvalues, theorems, horizons
+statetrack.experiments   the paper's figures and tables as lists of runs
+statetrack.report        records into tables, plots and pages
 
 Each is imported when it is first asked for, so that `import statetrack` costs nothing.
 """

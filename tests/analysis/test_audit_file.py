@@ -19,20 +19,6 @@ from statetrack.analysis.spectra import Dot
 from statetrack.runs import Run
 from tests.analysis.audits import fields
 
-RESULTS = Path(__file__).parents[2] / "results"
-COMMITTED = sorted(RESULTS.rglob("audit.json"))
-
-
-def test_there_are_committed_audits() -> None:
-    assert len(COMMITTED) > 10
-
-
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: "/".join(path.parts[-3:-1]))
-def test_committed_audits_are_read_and_written_byte_for_byte(path: Path) -> None:
-    found = read_audit(Run(path.parent))
-    assert found is not None
-    assert (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode() == path.read_bytes()
-
 
 def test_the_object_has_the_names_of_the_file(tmp_path: Path) -> None:
     found = RunAudit.from_dict(fields())

@@ -1,6 +1,6 @@
 """How far rotations drift: the angle of the last layer against the sum it should stand for.
 
-Run as a script it prints the table of docs/compiler.md (about two minutes on one core).
+Run as a script it prints the table of docs/measurements/compiler.md (two minutes on one core).
 """
 
 from __future__ import annotations

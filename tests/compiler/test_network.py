@@ -216,7 +216,7 @@ def test_theorem_6_and_rotations_add_modulo_m(m: int, method: str) -> None:
 
 
 def test_rotations_drift_slowly_in_float32_and_fast_in_bfloat16() -> None:
-    """Errors in units of the margin π/m; the table of docs/compiler.md goes on from here."""
+    """Errors in units of the margin π/m, as in the table of docs/measurements/compiler.md."""
     ones = np.ones(20_000, dtype=np.int64)
     word = np.random.default_rng(0).integers(0, 7, 20_000)
     lengths = [200, 20_000]

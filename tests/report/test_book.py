@@ -60,7 +60,9 @@ def audit(*, lowest: float = -1.0) -> dict[str, Any]:
 
 
 def page_of(root: Path, plan: Plan | None = None) -> str:
-    page, *_ = write_book([plan or toy_plan()], root, root.parent / "docs" / "results.md")
+    page, *_ = write_book(
+        [plan or toy_plan()], find_runs(root), root, root.parent / "docs" / "results.md"
+    )
     return page.read_text()
 
 
@@ -96,7 +98,8 @@ def test_a_run_counts_in_every_table_that_lists_it(root: Path) -> None:
     late = parity(0, 1e-2, model=POSITIVE)
     write_run(root / "other-paper-ran", late, scores(0.9), finished=False)  # counts nowhere else
     write_run(root / "other-paper-ran", parity(0), scores(0.1), finished=False)  # nor here
-    text = write_book([toy_plan(), other], root, root.parent / "docs" / "results.md")[0].read_text()
+    page = root.parent / "docs" / "results.md"
+    text = write_book([toy_plan(), other], find_runs(root), root, page)[0].read_text()
     toy, others = text.split("\n## other")
     assert "toy-paper-ran" in lines_of(others)["DeltaNet [-1, 1]"][4]
     assert lines_of(others)["DeltaNet [-1, 1]"][4].startswith("[0.500]")
@@ -160,7 +163,7 @@ def test_numbers_are_links_and_empty_cells_have_their_command(root: Path) -> Non
     empty = table["DeltaNet [0, 1]"]
     assert empty[3:8] == [""] * 5
     command = "statetrack reproduce toy --scale paper --version ran"
-    assert empty[10] == f"not run: `{command} --only 'parity DeltaNet [0, 1]' --out results`"
+    assert empty[10] == f"not run: `{command} --only 'parity DeltaNet [0, 1]' --out runs`"
     assert "| [toy](#toy) | a toy | 2 of 3 |" in text
     for source in re.findall(r'src="([^"]+)"', text):
         assert (docs / source).read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""The results that are kept with the code: pages that say what the records say."""
+"""The results that are kept with the code: pages that say what the archive says."""
 
 import json
 import re
@@ -6,27 +6,31 @@ from pathlib import Path
 
 import pytest
 
+from statetrack.analysis import RunAudit
 from statetrack.experiments.summary import plans
 from statetrack.report.book import make_book
 from statetrack.report.cells import KEYS
-from statetrack.runs import find_runs
+from statetrack.runs import find, find_runs, read_records
+from statetrack.runs.archive import ArchivedRun, archived_runs, numbers_of
 
 ROOT = Path(__file__).parents[2]
-REBUILD = (
-    "`statetrack report results --out docs/results.html --markdown docs/results.md` rebuilds it"
-)
+RESULTS = ROOT / "results"
+REBUILD = "`statetrack report results --markdown docs/results.md` rebuilds it"
 
 pytestmark = pytest.mark.skipif(
-    not (ROOT / "results" / "summary.json").exists(), reason="there are no results here"
+    not (RESULTS / "summary.json").exists(), reason="there are no results here"
 )
 
 
-def test_the_pages_are_what_the_records_give(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def archived() -> list[ArchivedRun]:
+    return archived_runs(RESULTS)
+
+
+def test_the_pages_are_what_the_archive_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     results, page = Path("results"), Path("docs/results.md")
-    every = plans(results)
-    runs = {plan.folder: find_runs(results / plan.folder) for plan in every}
-    book = make_book(every, runs, results, page)
+    book = make_book(plans(results), find_runs(results), results, page)
     assert json.loads((results / "summary.json").read_text()) == book.summary, REBUILD
     assert page.read_text() == book.text, REBUILD
     there = {path.stem for path in (page.parent / "images" / page.stem).glob("*.png")}
@@ -34,14 +38,50 @@ def test_the_pages_are_what_the_records_give(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_row_of_the_summary_has_its_record() -> None:
-    for row in json.loads((ROOT / "results" / "summary.json").read_text()):
+    for row in json.loads((RESULTS / "summary.json").read_text()):
         assert tuple(row) == KEYS
         assert (row["seeds"] == 0) == (row["best"] is None) == (row["record"] is None)
         if row["record"] is not None:
+            assert re.fullmatch(
+                r"results/[^/]+/records(-[^/]+)?/[0-9a-f]{16}\.jsonl", row["record"]
+            )
             assert (ROOT / row["record"]).is_file()
 
 
-def test_run_folders_are_named_by_their_config() -> None:
-    for run in find_runs(ROOT / "results"):
-        assert run.folder.name == run.config.fingerprint
-        assert re.fullmatch(r"[0-9a-f]{16}", run.folder.name)
+def test_runs_are_named_by_their_config(archived: list[ArchivedRun]) -> None:
+    assert len(archived) >= 205 and len(find_runs(RESULTS)) == len(archived)
+    for run in archived:
+        assert run.fingerprints[0] == run.config.fingerprint
+
+
+def test_every_former_fingerprint_is_found(archived: list[ArchivedRun]) -> None:
+    former = [(name, run) for run in archived for name in run.fingerprints[1:]]
+    assert len({name for name, _ in former}) == len(former) == 205
+    for name, run in former:
+        assert re.fullmatch(r"[0-9a-f]{16}", name)
+        assert find(run.file.parent, name).place == run.place
+    assert find(RESULTS, "050f5e8638163b2b").fingerprints == (
+        "548b76ef77aa6c71",
+        "050f5e8638163b2b",
+    )
+
+
+def test_full_records_are_those_of_their_line(archived: list[ArchivedRun]) -> None:
+    full = [run for run in archived if run.records_at != run.place]
+    kept = [path for path in RESULTS.glob("*/records*/*.jsonl")]
+    assert sorted(run.records_at.path for run in full) == sorted(kept)
+    for run in full:
+        series, lengths = numbers_of(read_records(run.records_at.path))
+        assert (series, lengths) == (run.content["series"], run.content["lengths"])
+
+
+def test_the_records_end_where_the_run_did(archived: list[ArchivedRun]) -> None:
+    for run in archived:
+        assert max(record.step for record in run.records) == run.content["done"]["step"]
+
+
+def test_audits_are_read_and_written_byte_for_byte(archived: list[ArchivedRun]) -> None:
+    audits = [run.audit for run in archived if run.audit is not None]
+    assert len(audits) >= 56
+    for found in audits:
+        assert json.dumps(RunAudit.from_dict(found).to_dict()) == json.dumps(found)

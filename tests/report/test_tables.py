@@ -24,7 +24,7 @@ def test_best_median_and_spread_are_of_the_rate_with_the_greatest_median(tmp_pat
     found = row(group)
     assert (found.rate, found.best, found.median) == (1e-3, 0.8, 0.5)
     assert found.spread == pytest.approx(0.7)
-    by_seed = {run.config.seed: run.folder for run in group.chosen}
+    by_seed = {run.config.seed: run for run in group.chosen}
     assert found.behind == (by_seed[2], by_seed[1], by_seed[0])
     assert (found.seeds, found.missing) == (3, 0)
     assert found.lengths == (8, 12)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from statetrack.runs import Record, Run, find_runs
+from statetrack.runs import Record, Run
+from statetrack.runs.folder import run_folders
 from statetrack.runs.records import JsonLines
 from tests.runs.folders import Config, finished, rows, tensors
 
@@ -50,11 +51,11 @@ def test_errors_name_the_file(name: str, read: object, tmp_path: Path) -> None:
     assert str(caught.value).startswith(str(run.folder / name))
 
 
-def test_find_runs(tmp_path: Path) -> None:
+def test_run_folders(tmp_path: Path) -> None:
     below = [finished(tmp_path / "below", Config(seed=seed)) for seed in (2, 0)]
     top = finished(tmp_path, Config(seed=1))
     (tmp_path / "else").mkdir()
-    found = find_runs(tmp_path)
+    found = run_folders(tmp_path)
     assert sorted(found, key=lambda run: run.folder) == found
     assert set(found) == {*below, top}
     assert {run.config.seed for run in found} == {0, 1, 2}

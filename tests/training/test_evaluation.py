@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from statetrack import tasks
-from statetrack.models import Tagger
+from statetrack.automata import Machine
+from statetrack.models import Tagger, paper_config
 from statetrack.training import EvaluationConfig, RunConfig
 from statetrack.training.evaluation import BINS, Counts, held_out, records_of, score, tally
 from tests.training import tiny
@@ -72,3 +73,13 @@ def test_validation_test_and_training_never_share_a_stream() -> None:
     validation = held_out(config, "validation", torch.device("cpu"))[0].tokens
     test = held_out(config, "test", torch.device("cpu"))[0].tokens
     assert not torch.equal(validation, test)
+
+
+def test_a_machine_without_a_name_is_evaluated() -> None:
+    """Its config holds the table of the machine where other configs hold a name."""
+    machine = Machine.from_table([[1, 0], [2, 0], [2, 0]], accepting=[2], alphabet="ab")
+    model = paper_config("Diagonal", vocab_size=3, num_classes=2, d_model=4)
+    config = RunConfig(task=machine, model=model, steps=1, batch=1)
+    (batch, *_) = held_out(config, "validation", torch.device("cpu"))
+    assert tasks.get(machine).lengths(256, 40).min == batch.num_tokens.min()
+    assert set(batch.targets[batch.mask].tolist()) == {0, 1}

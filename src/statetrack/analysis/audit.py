@@ -1,7 +1,7 @@
 """`audit`: the eigenvalues of A(x) of a trained or compiled model, and what theorems ask of them.
 
-The checks are the theorems in the form that is true (docs/theory.md): theorem 1 asks for one layer
-and one token with an eigenvalue that is not a real number >= 0; theorem 2 for one layer i and
+The checks are the theorems in the form that is true (docs/design/theory.md): theorem 1 asks for one
+layer and one token with an eigenvalue that is not a real number >= 0; theorem 2 for one layer i and
 2^{i-1} of its tokens whose product has an eigenvalue that is not real. Both come weak (such an
 eigenvalue exists) and strong (one exists that does not fade, |λ| >= 1 - eta): the proofs give the
 strong form.

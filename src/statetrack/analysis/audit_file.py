@@ -27,11 +27,11 @@ from typing import NamedTuple
 from statetrack.analysis.audit import Finding
 from statetrack.analysis.spectra import Dot
 from statetrack.config import Config
-from statetrack.runs import Run
+from statetrack.runs import Run, StoredRun
 from statetrack.runs.files import write_atomically
+from statetrack.runs.folder import AUDIT
 
 __all__ = [
-    "AUDIT",
     "ALMOST_ALL",
     "MAX_HEADS",
     "NEAR_MINUS_ONE",
@@ -46,7 +46,6 @@ __all__ = [
     "write_audit",
 ]
 
-AUDIT = "audit.json"
 LOW, NEAR_MINUS_ONE = -0.9, -0.99
 """The keys of `heads_below`."""
 
@@ -218,19 +217,18 @@ def write_audit(run: Run, found: RunAudit) -> Path:
     return path
 
 
-def read_audit(run: Run) -> RunAudit | None:
-    """What `audit_run` left in the run's folder; `None` if it never looked at the run."""
-    path = run.folder / AUDIT
-    if not path.exists():
-        return None
+def read_audit(run: StoredRun) -> RunAudit | None:
+    """What `audit_run` found in the run; `None` if it never looked at it."""
     try:
-        found = json.loads(path.read_bytes())
+        found = run.audit
+        if found is None:
+            return None
         if not isinstance(found, dict):
             raise ValueError(f"it must be an object, not {found!r}")
         return RunAudit.from_dict(found)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{run.folder} is broken: {AUDIT} cannot be read ({_short(str(error))}); "
+            f"{run.place} is broken: {AUDIT} cannot be read ({_short(str(error))}); "
             "`statetrack audit` writes it anew"
         ) from error
 

@@ -1,4 +1,4 @@
-"""Lemma P (docs/theory.md): does a model have the periods that a machine's groups need?"""
+"""Lemma P (docs/design/theory.md): does a model have the periods that a machine's groups need?"""
 
 import math
 from dataclasses import dataclass

@@ -27,8 +27,9 @@ from statetrack.analysis.audit_file import (
 from statetrack.analysis.horizons import LENGTHS, SEQUENCES, exact_to, horizon, why_no_horizon
 from statetrack.analysis.spectra import dots, eigenvalues_on
 from statetrack.models import Tagger
-from statetrack.runs.folder import MODEL, Run, find_runs
+from statetrack.runs.folder import Run, run_folders
 from statetrack.runs.selection import best_run, cell
+from statetrack.runs.stored import StoredRun
 
 __all__ = ["audit_run", "layer_spectrum", "look_at", "to_audit", "words_of"]
 
@@ -41,14 +42,14 @@ Word = Int[Tensor, "_"]
 
 def to_audit(path: Path | str) -> list[Run]:
     """The run in `path`; or of the runs below it the best of every cell, if it has its weights."""
-    runs = find_runs(path)
+    runs = run_folders(path)
     if [run.folder for run in runs] == [Path(path)]:
         return runs
     cells: dict[str, list[Run]] = {}
     for run in runs:
         cells.setdefault(cell(run.config), []).append(run)
     found = [best_run(members, members[0].config.metric) for members in cells.values()]
-    return [run for run in found if run is not None and (run.folder / MODEL).exists()]
+    return [run for run in found if run is not None and run.has_weights]
 
 
 def audit_run(
@@ -65,7 +66,7 @@ def audit_run(
 
 
 def look_at(
-    run: Run,
+    run: StoredRun,
     *,
     lengths: Iterable[int] = LENGTHS,
     sequences: int = SEQUENCES,
@@ -95,7 +96,7 @@ def look_at(
     )
 
 
-def words_of(run: Run, count: int = WORDS, longest: int = MAX_TOKENS) -> list[Word]:
+def words_of(run: StoredRun, count: int = WORDS, longest: int = MAX_TOKENS) -> list[Word]:
     """The first words of the run's validation set, cut to `longest` tokens, without padding."""
     judged = run.config.evaluation
     assert judged.lengths is not None
@@ -171,7 +172,7 @@ def _round(value: Tensor) -> float:
 
 
 def _horizon(
-    run: Run, model: Tagger, lengths: Iterable[int], sequences: int, device: torch.device
+    run: StoredRun, model: Tagger, lengths: Iterable[int], sequences: int, device: torch.device
 ) -> Horizon:
     task = run.config.judge
     precision = run.config.precision

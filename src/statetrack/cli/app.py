@@ -78,6 +78,7 @@ def _import_foreign(words: Sequence[str]) -> list[str]:
 
 def commands() -> tuple[Callable[..., int], ...]:
     """Every command; a new one is a function in a file beside this one, and a line here."""
+    from statetrack.cli.archive import archive
     from statetrack.cli.audit import audit
     from statetrack.cli.lists import layers, tasks
     from statetrack.cli.machines import compile, explain, run
@@ -85,7 +86,19 @@ def commands() -> tuple[Callable[..., int], ...]:
     from statetrack.cli.reproduce import demo, reproduce
     from statetrack.cli.train import train
 
-    return (demo, train, reproduce, report, explain, compile, run, audit, tasks, layers)
+    return (
+        demo,
+        train,
+        reproduce,
+        report,
+        archive,
+        explain,
+        compile,
+        run,
+        audit,
+        tasks,
+        layers,
+    )
 
 
 def build() -> Any:

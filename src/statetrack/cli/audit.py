@@ -51,7 +51,6 @@ def _audit_compiled(model: Path, plot: Path | None) -> None:
 
 def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> None:
     from statetrack import analysis
-    from statetrack.analysis.audit_file import AUDIT
     from statetrack.analysis.horizons import LENGTHS
     from statetrack.analysis.run_audit import words_of
     from statetrack.runs.labels import label
@@ -72,7 +71,7 @@ def _audit_runs(folder: Path, plot: Path | None, device: str, longest: int) -> N
         print(f"{label(run.config)}, seed {run.config.seed}")
         for line in str(found).splitlines():
             print(f"  {line}")
-        print(f"Audit: {run.folder / AUDIT}")
+        print(f"Audit: {run.audit_at}")
         if plot is not None:
             analysis.audit(run.model(), words_of(run, 1)[0]).plot().savefig(plot, dpi=120)
             print(f"Spectrum: {plot}")

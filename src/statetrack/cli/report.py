@@ -21,23 +21,25 @@ def report(
     Parameters
     ----------
     runs
-        Run folders, or folders that hold some.
+        Run folders, archives, or folders that hold some.
     out
         The page.
     plots
         Also write every plot as PNG and SVG, into a folder beside the page.
     markdown
         Also write the results page: every table of the paper, run or not, beside its numbers. RUNS
-        is then the one folder that `statetrack reproduce --out` wrote to; it gets a summary.json.
+        is then the one folder that `statetrack archive --out` wrote to, or `statetrack reproduce
+        --out`; it gets a summary.json.
     """
     from statetrack.report import read_runs, write_book, write_report
 
     if markdown is not None and len(runs) != 1:
         raise ValueError(f"--markdown is about one folder of results, not {len(runs)}")
-    print(f"Report: {write_report(read_runs(runs), out, plots=plots)}")
+    found = read_runs(runs)
+    print(f"Report: {write_report(found, out, plots=plots)}")
     if markdown is not None:
         from statetrack.experiments.summary import plans
 
-        page, summary, *pictures = write_book(plans(runs[0]), runs[0], markdown)
+        page, summary, *pictures = write_book(plans(runs[0]), found, runs[0], markdown)
         print(f"Results: {page}, {summary} and {len(pictures)} pictures")
     return 0

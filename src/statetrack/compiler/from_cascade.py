@@ -2,9 +2,10 @@
 
 In a cascade level i+1 has to know the label of level i before the letter as well as after it; the
 state H_t that a layer shows is the one after. A permutation can be undone, so there the label after
-is enough. A reset erases what the next level needs. The fix used here (docs/theory.md has others):
-a reset multiplies the state by a tiny gate instead of zero and then overwrites one row, so that the
-largest of the other rows is the label before (or there is none, when the reset changed nothing).
+is enough. A reset erases what the next level needs. The fix used here (docs/design/theory.md has
+others): a reset multiplies the state by a tiny gate instead of zero and then overwrites one row, so
+that the largest of the other rows is the label before (or there is none, when the reset changed
+nothing).
 """
 
 from __future__ import annotations

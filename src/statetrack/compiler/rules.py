@@ -1,8 +1,8 @@
 """What each family of linear RNNs can track: one table, for `explain` and for `compile` alike.
 
-The rules speak of finite precision and fixed depth, as docs/theory.md states them. "cannot" is a
-theorem in a model where products are exact and then cast; "open" means that neither a proof nor a
-construction is known here.
+The rules speak of finite precision and fixed depth, as docs/design/theory.md states them. "cannot"
+is a theorem in a model where products are exact and then cast; "open" means that neither a proof
+nor a construction is known here.
 """
 
 from __future__ import annotations

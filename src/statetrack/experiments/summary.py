@@ -35,7 +35,7 @@ def plans(root: Path | str) -> list[Plan]:
     A `ValueError` names a folder of runs whose name is no experiment, scale and version.
     """
     chosen = {plan.folder: plan for plan in (_plan(*page) for page in PAGES)}
-    names = {run.folder.relative_to(root).parts[0] for run in find_runs(root)}
+    names = {run.place.path.relative_to(root).parts[0] for run in find_runs(root)}
     for name in sorted(names - chosen.keys()):
         match = FOLDER.fullmatch(name)
         plan = match and _plan(match[1], cast(Scale, match[2]), cast(Version, match[3] or "iclr"))

@@ -179,9 +179,9 @@ def _small_product(
 ) -> RunConfig:
     """One layer of DeltaProduct, eight heads of 8, by a recipe of our own.
 
-    What makes it learnable (docs/log.md): no MLP; small heads, of which one is enough; a learning
-    rate of 3e-3 that falls to 0; no weight decay; and sequences long enough that small errors of a
-    reflection are seen, which is what carries it beyond the lengths of training.
+    What makes it learnable (docs/measurements/log.md): no MLP; small heads, of which one is enough;
+    a learning rate of 3e-3 that falls to 0; no weight decay; and sequences long enough that small
+    errors of a reflection are seen, which is what carries it beyond the lengths of training.
     """
     return tagging_run(
         name,

@@ -23,8 +23,8 @@ def paper_config(
 
     DeltaNet and its kin sit in pre-RMSNorm blocks with a SwiGLU MLP; Mamba has neither MLP nor last
     norm; the xLSTM layers have LayerNorm, and the sLSTM a small GELU MLP; `Diagonal` is the
-    one-block model of figure 1, without residual. Layers the paper has not are built like DeltaNet.
-    `num_classes` is the vocabulary unless given.
+    one-block model of figure 1, without residual. Layers that are not in the paper are built like
+    DeltaNet. `num_classes` is the vocabulary unless given.
 
     >>> paper_config("DeltaNet", vocab_size=3, eigen_range=(0.0, 1.0)).backbone.mlp_dim
     512

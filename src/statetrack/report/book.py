@@ -1,6 +1,6 @@
 """The results page in Markdown: stories, tables beside the paper's numbers, pictures, empty cells.
 
-Everything on it comes from the run folders, from the plans that say which runs there should be, and
+Everything on it comes from the runs, from the plans that say which runs there should be, and
 from two files written by hand beside the runs: stories.md and remarks.json.
 """
 
@@ -12,27 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statetrack.analysis.audit_file import (
-    AUDIT,
-    NEAR_MINUS_ONE,
-    LayerSpectrum,
-    RunAudit,
-    read_audit,
-)
+from statetrack.analysis.audit_file import NEAR_MINUS_ONE, LayerSpectrum, RunAudit, read_audit
 from statetrack.experiments.plan import Plan
 from statetrack.report.cells import Cell, cells, summary_row
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture, styles
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
 from statetrack.report.spectra import spectrum
-from statetrack.report.tables import Curve, Point, by_length, by_step, trained_tokens
-from statetrack.runs import Run
-from statetrack.runs.folder import RECORDS
+from statetrack.report.tables import Curve, Point, by_length, by_step, trained_tokens, unique
+from statetrack.runs import StoredRun
+from statetrack.runs.stored import Place
 
 __all__ = ["Book", "make_book"]
 
 STORIES, REMARKS = "stories.md", "remarks.json"
 STATES = Path("states") / "states.json"
+MADE_IN = "runs"
+"""Where the commands of the page put new runs; `statetrack archive` carries them over."""
+
 SHOWN_HEADS = 8
 SHOWN_STATES = 24
 
@@ -48,8 +45,9 @@ the greatest median over seeds; *spread* is the greatest less the least, and one
 *faultless sequences* every answer is right up to the greatest length. *Exact to* is the longest
 tested length up to which the best run answers at least 99 % of the words rightly. The paper's
 numbers are those of its first text, for the same task, model, range and lengths. What was not run
-stays an empty cell, with the command that fills it. Where the paper's versions differ, `ran` has
-the steps and batches that its published results were made with, and `iclr` is its final text.
+stays an empty cell, with the command that makes its runs; `statetrack archive {made_in}
+--out {root}` then adds them here. Where the paper's versions differ, `ran` has the steps and
+batches that its published results were made with, and `iclr` is its final text.
 
 | experiment | what it shows | cells filled |
 |---|---|---|
@@ -66,29 +64,30 @@ class Book:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Site:
     """Where things are: the results, the page and the name of its folder of pictures."""
 
     root: Path
     page: Path
     images: str
 
-    def link(self, text: str, path: Path) -> str:
-        return f"[{text}]({address(path, self.page.parent)})"
+    def link(self, text: str, place: Place) -> str:
+        return f"[{text}]({address(place, self.page.parent)})"
 
     def image(self, name: str, picture: Picture) -> str:
         return f'<img src="{self.images}/{name}.png" width="49%" alt="{picture.title}">'
 
 
-def make_book(
-    plans: Sequence[Plan], runs: Mapping[str, Sequence[Run]], root: Path, page: Path
-) -> Book:
-    """The page that stands at `page`, from the runs of each plan's folder in `root`.
+def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page: Path) -> Book:
+    """The page that stands at `page`, from runs that lie in the folders of the plans in `root`.
 
     A run counts in every table that has it in its list, whichever folder it lies in.
     """
-    place = _Place(root, page, f"images/{page.stem}")
-    tables = {plan.folder: cells(plan, _runs_for(plan, runs)) for plan in plans}
+    site = _Site(root, page, f"images/{page.stem}")
+    by_folder: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        by_folder.setdefault(run.place.path.relative_to(root).parts[0], []).append(run)
+    tables = {plan.folder: cells(plan, _runs_for(plan, by_folder)) for plan in plans}
     names = list(dict.fromkeys(plan.experiment for plan in plans))
     stories = _stories(root / STORIES, [*names, "states"])
     remarks = _remarks(root / REMARKS, [cell.key for table in tables.values() for cell in table])
@@ -104,20 +103,22 @@ def make_book(
         lines.append(f"| [{name}](#{anchor}) | {mine[0].summary} | {filled} of {len(table)} |")
         sections += [f"\n## {called}\n", stories.get(name, f"{mine[0].summary}.")]
         for plan in mine:
-            sections += _plan_section(plan, tables[plan.folder], remarks, place, pictures)
+            sections += _plan_section(plan, tables[plan.folder], remarks, site, pictures)
         if name == names[0]:
-            sections += _states_section(stories.get("states", ""), place, pictures)
+            sections += _states_section(stories.get("states", ""), site, pictures)
     shown = page.name if page.is_absolute() else page.as_posix()
     command = f"statetrack report {root.name} --markdown {shown}"
-    header = HEADER.format(command=command, root=root.name, stories=STORIES, remarks=REMARKS)
+    header = HEADER.format(
+        command=command, root=root.name, made_in=MADE_IN, stories=STORIES, remarks=REMARKS
+    )
     text = header + "\n".join([*lines, *sections]) + "\n"
     summary = [summary_row(cell, root) for table in tables.values() for cell in table]
     return Book(text, pictures, summary)
 
 
-def _runs_for(plan: Plan, runs: Mapping[str, Sequence[Run]]) -> list[Run]:
+def _runs_for(plan: Plan, runs: Mapping[str, Sequence[StoredRun]]) -> list[StoredRun]:
     """Those of the plan's folder; for what it lists and has not finished, those of others."""
-    mine = runs.get(plan.folder, ())
+    mine = unique(runs.get(plan.folder, ()))
     done = {run.config.fingerprint for run in mine if run.finished}
     wanted = {config.fingerprint for config in plan.configs} - done
     everywhere = (run for members in runs.values() for run in members if run.finished)
@@ -166,7 +167,7 @@ def _plan_section(
     plan: Plan,
     table: Sequence[Cell],
     remarks: Mapping[str, str],
-    place: _Place,
+    site: _Site,
     pictures: dict[str, Picture],
 ) -> list[str]:
     whose = f", version {plan.version}" if plan.version else ""
@@ -174,34 +175,33 @@ def _plan_section(
     judged = f" Judged by {' and '.join(metrics)}." if metrics else ""
     lines = [
         f"\n### {plan.experiment}: {plan.scale} scale{whose}\n",
-        f"`{plan.command(place.root.name)}`{judged}\n",
+        f"`{plan.command(MADE_IN)}`{judged}\n",
         "| task | model | layers | paper | best | median | spread | seeds | steps × batch "
         "| exact to | remark |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
-    lines += [_table_line(cell, remarks.get(cell.key), place) for cell in table]
-    lines += _audit_table(table, place)
-    lines += _curves(plan, table, place, pictures)
-    lines += _spectra(plan, table, place, pictures)
+    lines += [_table_line(cell, remarks.get(cell.key), site) for cell in table]
+    lines += _audit_table(table, site)
+    lines += _curves(plan, table, site, pictures)
+    lines += _spectra(plan, table, site, pictures)
     return lines
 
 
-def _table_line(cell: Cell, remark: str | None, place: _Place) -> str:
+def _table_line(cell: Cell, remark: str | None, site: _Site) -> str:
     config, found = cell.config, cell.row
     said = [remark] if remark else []
     numbers = [""] * 5
     if found is None:
-        said.insert(0, _why_empty(cell, place))
+        said.insert(0, _why_empty(cell, site))
     else:
-        records = [folder / RECORDS for folder in found.behind]
         values = (found.best, found.median, found.spread)
         numbers = [
-            "" if value is None else place.link(f"{value:z.3f}", record)
-            for value, record in zip(values, records, strict=True)
+            "" if value is None else site.link(f"{value:z.3f}", run.records_at)
+            for value, run in zip(values, found.behind, strict=True)
         ]
         numbers.append(str(found.seeds))
         exact = None if found.exact is None else str(found.exact)
-        numbers.append(place.link(exact, found.behind[0] / AUDIT) if exact else "")
+        numbers.append(site.link(exact, found.behind[0].audit_at) if exact else "")
         said += [f"({', '.join(short)})"] if (short := cell.unlike_the_plan()) else []
     *scores, seeds, exact_to = numbers
     from_paper = best_in_paper(config)
@@ -219,18 +219,18 @@ def _table_line(cell: Cell, remark: str | None, place: _Place) -> str:
     return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"
 
 
-def _why_empty(cell: Cell, place: _Place) -> str:
+def _why_empty(cell: Cell, site: _Site) -> str:
     why = "not run"
     if cell.group is not None:
         errors = [run.error for run in cell.group.runs if run.error]
         why = errors[0].strip().splitlines()[-1] if errors else "not finished"
-    return f"{why}: `{cell.command(place.root.name)}`"
+    return f"{why}: `{cell.command(MADE_IN)}`"
 
 
 # -- audits -------------------------------------------------------------------------------------
 
 
-def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
+def _audit_table(table: Sequence[Cell], site: _Site) -> list[str]:
     """How far the best runs carry, and which of their heads reach down to -1."""
     audited = [(cell, found) for cell in table if (found := _audit_of(cell)) is not None]
     lengths = sorted({at.length for _, found in audited for at in found.horizon.accuracy})
@@ -245,16 +245,16 @@ def _audit_table(table: Sequence[Cell], place: _Place) -> list[str]:
     ]
     for cell, found in audited:
         assert cell.best is not None
-        record = cell.best.folder / AUDIT
+        record = cell.best.audit_at
         accuracy = {at.length: at.share for at in found.horizon.accuracy}
         columns = [
             cell.config.learns.name,
             cell.label,
-            "" if found.lowest is None else place.link(f"{found.lowest:z.3f}", record),
+            "" if found.lowest is None else site.link(f"{found.lowest:z.3f}", record),
             found.note or "; ".join(_low_heads(found.layers)) or "none",
             _by_token(found.layers),
             *(
-                place.link(f"{accuracy[length]:.3f}", record) if length in accuracy else ""
+                site.link(f"{accuracy[length]:.3f}", record) if length in accuracy else ""
                 for length in lengths
             ),
         ]
@@ -297,7 +297,7 @@ def _by_token(layers: Sequence[LayerSpectrum]) -> str:
 
 
 def _curves(
-    plan: Plan, table: Sequence[Cell], place: _Place, pictures: dict[str, Picture]
+    plan: Plan, table: Sequence[Cell], site: _Site, pictures: dict[str, Picture]
 ) -> list[str]:
     lines = []
     for task in dict.fromkeys(cell.config.learns.name for cell in table):
@@ -337,12 +337,12 @@ def _curves(
         lines.append(f"\n{task}, against length and against steps:\n")
         for picture in drawn.values():
             pictures[picture.name] = picture
-            lines.append(place.image(picture.name, picture))
+            lines.append(site.image(picture.name, picture))
     return lines
 
 
 def _spectra(
-    plan: Plan, table: Sequence[Cell], place: _Place, pictures: dict[str, Picture]
+    plan: Plan, table: Sequence[Cell], site: _Site, pictures: dict[str, Picture]
 ) -> list[str]:
     lines = []
     for cell in table:
@@ -354,7 +354,7 @@ def _spectra(
         name = f"{plan.folder}-{_slug(cell.config.learns.name)}-{_slug(cell.label)}-spectrum"
         picture = spectrum_picture(name, seen, heading=f"{cell.config.learns.name}, {cell.label}")
         pictures[name] = picture
-        lines.append(place.image(name, picture))
+        lines.append(site.image(name, picture))
     return ["\nEigenvalues of A(x) of the best runs:\n", *lines] if lines else []
 
 
@@ -370,12 +370,12 @@ def _slug(text: str) -> str:
 # -- states -------------------------------------------------------------------------------------
 
 
-def _states_section(story: str, place: _Place, pictures: dict[str, Picture]) -> list[str]:
+def _states_section(story: str, site: _Site, pictures: dict[str, Picture]) -> list[str]:
     """Figure 2, which trains nothing: the state on 1111... for several eigenvalues."""
-    path = place.root / STATES
+    path = site.root / STATES
     lines = ["\n## states (figure 2)\n", story]
     if not path.exists():
-        command = f"statetrack reproduce states --out {place.root.name}"
+        command = f"statetrack reproduce states --out {site.root.name}"
         return [*lines, f"\nNot run: `{command}`"]
     tracks = json.loads(path.read_bytes())
     lines += ["\n| recurrence | eigenvalue | states 1 to 4 | the last two |", "|---|--:|---|---|"]
@@ -384,7 +384,7 @@ def _states_section(story: str, place: _Place, pictures: dict[str, Picture]) -> 
         states = track["states"]
         columns = [
             track["label"],
-            place.link(f"{track['eigenvalue']:g}", path),
+            site.link(f"{track['eigenvalue']:g}", Place(path)),
             ", ".join(f"{state:.3g}" for state in states[:4]),
             ", ".join(f"{state:.5g}" for state in states[-2:]),
         ]
@@ -402,4 +402,4 @@ def _states_section(story: str, place: _Place, pictures: dict[str, Picture]) -> 
         legend=True,
     )
     pictures[picture.name] = picture
-    return [*lines, "", place.image(picture.name, picture)]
+    return [*lines, "", site.image(picture.name, picture)]

@@ -10,7 +10,7 @@ from typing import Any
 from statetrack.experiments.plan import Plan
 from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import Group, Row, group_of, labels, order, row
-from statetrack.runs import Run
+from statetrack.runs import StoredRun
 from statetrack.runs.labels import eigen_range, label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
@@ -66,7 +66,7 @@ class Cell:
         return row(self.group) if self.group is not None and self.group.chosen else None
 
     @cached_property
-    def best(self) -> Run | None:
+    def best(self) -> StoredRun | None:
         """The run whose number stands in the table."""
         return self.group.ranked[0] if self.group is not None and self.group.chosen else None
 
@@ -97,7 +97,7 @@ def _list(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
+def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
     """The plan's cells in its order, then those of runs that are not in it.
 
     A run belongs to a planned cell if it differs from the plan in seed, learning rate and how often
@@ -106,7 +106,7 @@ def cells(plan: Plan, runs: Iterable[Run]) -> list[Cell]:
     planned: dict[str, list[RunConfig]] = {}
     for config in plan.configs:
         planned.setdefault(cell_of(config), []).append(config)
-    made: dict[str, list[Run]] = {}
+    made: dict[str, list[StoredRun]] = {}
     for run in sorted(runs, key=lambda run: order(run.config)):
         made.setdefault(cell_of(run.config), []).append(run)
     keys = [*planned, *(key for key in made if key not in planned)]
@@ -133,7 +133,7 @@ def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
     between = eigen_range(config)
     record = None
     if best is not None:
-        record = Path(os.path.relpath(best.folder / "records.jsonl", root.parent)).as_posix()
+        record = Path(os.path.relpath(best.records_at.path, root.parent)).as_posix()
     values = (
         cell.plan.experiment,
         config.learns.name,

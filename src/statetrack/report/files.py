@@ -1,7 +1,8 @@
-"""The report's input and output: run folders, the page, and its plots as files of their own."""
+"""The report's input and output: runs, the page, and its plots as files of their own."""
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from statetrack.analysis import read_audit
@@ -9,8 +10,11 @@ from statetrack.experiments.plan import Plan
 from statetrack.report import figures
 from statetrack.report.book import make_book
 from statetrack.report.page import build, pictures, render, report_styles
-from statetrack.runs import Run, find_runs
+from statetrack.runs import Run, StoredRun
+from statetrack.runs.archive import archived_runs
 from statetrack.runs.files import write_atomically
+from statetrack.runs.folder import run_folders
+from statetrack.runs.stored import Place
 from statetrack.runs.verify import damaged_numbers, damaged_weights
 from statetrack.runs.warn import warn
 
@@ -19,31 +23,37 @@ __all__ = ["read_runs", "write_book", "write_report"]
 SUMMARY = "summary.json"
 
 
-def read_runs(paths: Iterable[Path | str]) -> list[Run]:
+def read_runs(paths: Iterable[Path | str]) -> list[StoredRun]:
     """The runs in `paths` and below, each once and known to be readable.
 
     A `ValueError` names the first path that is not there, has no runs, or has one that is broken.
     """
-    found: dict[Path, Run] = {}
+    archived: dict[Place, StoredRun] = {}
+    folders: dict[Place, Run] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give run folders, or folders that hold some")
-        runs = find_runs(path)
-        if not runs:
-            raise ValueError(f"there are no runs in {path}: nothing in it has a config.json")
-        for run in runs:
-            if run.folder.resolve() not in found:
-                _check(run)
-                found[run.folder.resolve()] = run
-    return list(found.values())
+        lines, here = archived_runs(path), run_folders(path)
+        if not lines and not here:
+            raise ValueError(
+                f"there are no runs in {path}: nothing in it has a config.json or a runs.jsonl"
+            )
+        archived = {_resolved(run): run for run in lines} | archived
+        folders = {_resolved(run): run for run in here} | folders
+    found = [*archived.values(), *folders.values()]
+    for run in found:
+        _check_content(run)
+    for folder in folders.values():
+        _check_files(folder)
+    return found
 
 
-def _check(run: Run) -> None:
-    """Reads what the report will read, so that a broken folder is named before any work.
+def _resolved(run: StoredRun) -> Place:
+    return replace(run.place, path=run.place.path.resolve())
 
-    Numbers that have changed since the run finished are refused. Of weights that have, or are gone,
-    a line is printed: the numbers are whole without them.
-    """
+
+def _check_content(run: StoredRun) -> None:
+    """Reads what the report will read, so that a broken run is named before any work."""
     readers = {
         "config.json": lambda: run.config,
         "records.jsonl": lambda: sum(record.value for record in run.records),
@@ -55,8 +65,15 @@ def _check(run: Run) -> None:
             read()
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{run.folder} is broken: {name} cannot be read ({reason})") from error
+            raise ValueError(f"{run.place} is broken: {name} cannot be read ({reason})") from error
     read_audit(run)
+
+
+def _check_files(run: Run) -> None:
+    """Refuses numbers that have changed since the run finished.
+
+    Of weights that have, or are gone, a line is printed: the numbers are whole without them.
+    """
     damaged = damaged_numbers(run)
     if damaged:
         raise ValueError(f"{run.folder} is broken: {'; '.join(damaged)}")
@@ -64,7 +81,7 @@ def _check(run: Run) -> None:
         warn(line)
 
 
-def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -> Path:
+def write_report(runs: Sequence[StoredRun], out: Path | str, *, plots: bool = False) -> Path:
     """Writes the page to `out`; with `plots`, PNG and SVG files to the folder `<out>_plots` too."""
     out = Path(out)
     if out.is_dir():
@@ -85,21 +102,15 @@ def write_report(runs: Sequence[Run], out: Path | str, *, plots: bool = False) -
     return out
 
 
-def write_book(plans: Sequence[Plan], root: Path | str, page: Path | str) -> list[Path]:
-    """Writes the results page, its pictures beside it and `root`/summary.json.
+def write_book(
+    plans: Sequence[Plan], runs: Sequence[StoredRun], root: Path | str, page: Path | str
+) -> list[Path]:
+    """Writes the results page about `runs` in `root`, its pictures beside it, and a summary.json.
 
     Pictures go to images/<name of the page>/, where they replace those of the page before. What was
     written is returned, the page first.
     """
     root, page = Path(root), Path(page)
-    if not root.is_dir():
-        raise ValueError(
-            f"{root} is no folder; give the one that holds the runs of each experiment"
-        )
-    runs = {plan.folder: find_runs(root / plan.folder) for plan in plans}
-    for members in runs.values():
-        for run in members:
-            _check(run)
     book = make_book(plans, runs, root, page)
     folder = page.parent / "images" / page.stem
     folder.mkdir(parents=True, exist_ok=True)

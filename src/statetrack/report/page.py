@@ -25,7 +25,8 @@ from statetrack.report.tables import (
     row,
     trained_tokens,
 )
-from statetrack.runs import Run
+from statetrack.runs import StoredRun
+from statetrack.runs.stored import Place
 
 __all__ = ["Report", "TaskReport", "address", "build", "pictures", "render"]
 
@@ -86,7 +87,7 @@ class Report:
         return found
 
 
-def build(runs: Sequence[Run]) -> Report:
+def build(runs: Sequence[StoredRun]) -> Report:
     """All tables of the page from the records of `runs`."""
     if not runs:
         raise ValueError(
@@ -125,7 +126,7 @@ def _drawn(curves: Any) -> tuple[Curve, ...]:
     return tuple(curve for curve in curves if curve.points)
 
 
-def _config_entry(group: Group, run: Run) -> ConfigEntry:
+def _config_entry(group: Group, run: StoredRun) -> ConfigEntry:
     info = run.info
     hardware, versions = info.get("hardware", {}), info.get("versions", {})
     facts = {
@@ -139,7 +140,7 @@ def _config_entry(group: Group, run: Run) -> ConfigEntry:
     config = run.config
     label = f"{config.learns.name}, {group.label}, lr {config.optimizer.lr:g}, seed {config.seed}"
     return ConfigEntry(
-        run=run.folder.name,
+        run=run.name,
         label=label,
         finished=run.finished,
         facts=tuple((name, str(fact)) for name, fact in facts.items() if fact),
@@ -235,7 +236,7 @@ def render(report: Report, *, base: Path | None = None) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = _number
-    environment.filters["address"] = lambda folder, name: address(folder / name, base)
+    environment.filters["address"] = lambda place: address(place, base or Path())
     style = report_styles(report)
     shown = [
         (task, pictures(task, index, style, legend=False))
@@ -253,14 +254,15 @@ def render(report: Report, *, base: Path | None = None) -> str:
     )
 
 
-def address(path: Path, base: Path | None) -> str:
-    """A relative link to `path` from a page in the folder `base`.
+def address(place: Place, base: Path) -> str:
+    """A relative link to `place` from a page in the folder `base`.
 
-    >>> address(Path("results/a b/records.jsonl"), Path("docs"))
-    '../results/a%20b/records.jsonl'
+    >>> address(Place(Path("results/a b/runs.jsonl"), 3), Path("docs"))
+    '../results/a%20b/runs.jsonl#L3'
     """
-    relative = os.path.relpath(path.resolve(), (base or Path()).resolve())
-    return quote(Path(relative).as_posix())
+    relative = os.path.relpath(place.path.resolve(), base.resolve())
+    line = "" if place.line is None else f"#L{place.line}"
+    return quote(Path(relative).as_posix()) + line
 
 
 def _resource(name: str) -> str:

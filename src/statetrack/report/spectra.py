@@ -42,12 +42,12 @@ def spectrum(group: Group) -> Spectrum | None:
     best = group.ranked[0]
     seed = best.config.seed
     found = read_audit(best)
-    if found is None and not (best.folder / MODEL).exists():
+    if found is None and not best.has_weights:
         return Spectrum(group.label, seed, kept=False)
     try:
         found = found or look_at(best, lengths=())
     except Exception as error:  # whatever is wrong with the weights, the rest of the page stands
-        reason = f"{best.folder.name}/{MODEL} cannot be read: {_first_line(error)}"
+        reason = f"{best.name}/{MODEL} cannot be read: {_first_line(error)}"
         return Spectrum(group.label, seed, reason=reason)
     return Spectrum(group.label, seed, found.spectrum, found.lowest, reason=found.note)
 

@@ -4,13 +4,12 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from statetrack import tasks
 from statetrack.analysis.audit_file import ALMOST_ALL, read_audit
 from statetrack.report.paper import best_in_paper
-from statetrack.runs import Record, Run
+from statetrack.runs import Record, StoredRun
 from statetrack.runs.labels import model_label
 from statetrack.runs.selection import CELL, best_rate, cell, values_of
 from statetrack.training import RunConfig
@@ -31,6 +30,7 @@ __all__ = [
     "order",
     "row",
     "trained_tokens",
+    "unique",
 ]
 
 MAX_BINS = 32
@@ -62,8 +62,8 @@ class Group:
     label: str
     metric: str
     rate: float | None
-    chosen: tuple[Run, ...]
-    runs: tuple[Run, ...]
+    chosen: tuple[StoredRun, ...]
+    runs: tuple[StoredRun, ...]
 
     @property
     def config(self) -> RunConfig:
@@ -71,7 +71,7 @@ class Group:
         return (self.chosen or self.runs)[0].config
 
     @property
-    def ranked(self) -> list[Run]:
+    def ranked(self) -> list[StoredRun]:
         """The chosen runs, best first, equal ones by seed."""
         return sorted(
             self.chosen, key=lambda run: (-(run.last(self.metric) or 0.0), run.config.seed)
@@ -91,8 +91,8 @@ class Row:
         seeds, missing: runs with a value at that rate, and runs of any rate without one.
         paper: the paper's best.
         exact: see `exact_length`, of the best run.
-        behind: the folders of the runs behind best, median and spread: the best run, the middle one
-            and the worst. Empty without a number.
+        behind: the runs behind best, median and spread: the best one, the one in the middle and the
+            worst. Empty without a number.
     """
 
     task: str
@@ -108,7 +108,7 @@ class Row:
     missing: int
     paper: float | None
     exact: int | None
-    behind: tuple[Path, ...]
+    behind: tuple[StoredRun, ...]
 
 
 @dataclass(frozen=True)
@@ -149,19 +149,24 @@ def trained_tokens(config: RunConfig) -> int:
     return config.learns.num_tokens(config.train_lengths[1])
 
 
-def group_runs(runs: Iterable[Run]) -> list[Group]:
+def group_runs(runs: Iterable[StoredRun]) -> list[Group]:
     """The runs in groups, by task, then model, then range; a run given twice counts once."""
-    unique: dict[str, Run] = {}
-    for run in runs:
-        before = unique.get(run.config.fingerprint)
-        if before is None or (run.finished and not before.finished):
-            unique[run.config.fingerprint] = run
-    found: dict[str, list[Run]] = {}
-    for run in sorted(unique.values(), key=lambda run: (run.config.seed, run.config.fingerprint)):
+    found: dict[str, list[StoredRun]] = {}
+    for run in sorted(unique(runs), key=lambda run: (run.config.seed, run.config.fingerprint)):
         found.setdefault(cell(run.config), []).append(run)
     groups = sorted(found.values(), key=lambda members: order(members[0].config))
     names = labels([members[0].config for members in groups])
     return [group_of(label, members) for label, members in zip(names, groups, strict=True)]
+
+
+def unique(runs: Iterable[StoredRun]) -> list[StoredRun]:
+    """Of runs with one config the first that has finished, or else the first."""
+    found: dict[str, StoredRun] = {}
+    for run in runs:
+        before = found.setdefault(run.config.fingerprint, run)
+        if run.finished and not before.finished:
+            found[run.config.fingerprint] = run
+    return list(found.values())
 
 
 def order(config: RunConfig) -> tuple[Any, ...]:
@@ -224,7 +229,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def group_of(label: str, runs: Sequence[Run]) -> Group:
+def group_of(label: str, runs: Sequence[StoredRun]) -> Group:
     """Runs of one recipe under a name."""
     config = runs[0].config
     metric = config.metric
@@ -254,19 +259,17 @@ def row(group: Group) -> Row:
         missing=sum(not run.finished or run.last(group.metric) is None for run in group.runs),
         paper=best_in_paper(group.config),
         exact=exact_length(ranked[0]) if ranked else None,
-        behind=tuple(run.folder for run in (ranked[0], ranked[middle], ranked[-1]))
-        if ranked
-        else (),
+        behind=(ranked[0], ranked[middle], ranked[-1]) if ranked else (),
     )
 
 
-def exact_length(run: Run) -> int | None:
+def exact_length(run: StoredRun) -> int | None:
     """The greatest length up to which the run's audit found 99 % right; `None` if there is none."""
     audit = read_audit(run)
     return None if audit is None else audit.horizon.exact_to.get(ALMOST_ALL)
 
 
-def _within_training(run: Run) -> float | None:
+def _within_training(run: StoredRun) -> float | None:
     """The run's number on the test words no longer than those it was trained on."""
     config, longest = run.config, trained_tokens(run.config)
     rows = {r.length: r for r in _test_rows(run) if r.length is not None and r.length <= longest}
@@ -277,7 +280,7 @@ def _within_training(run: Run) -> float | None:
     return _judge(config).scaled_accuracy(_pooled(rows.values()))
 
 
-def _test_rows(run: Run) -> list[Record]:
+def _test_rows(run: StoredRun) -> list[Record]:
     """The last test, one row per length: accuracy, or faultless sequences for dense tasks."""
     metric = "sequence_accuracy" if _judge(run.config).dense else "accuracy"
     rows = [r for r in run.records if (r.split, r.metric) == ("test", metric) and r.length]
@@ -347,11 +350,11 @@ def absent(groups: Iterable[Group]) -> list[Absent]:
             if reason is not None:
                 label = f"{group.task}, {group.label}, lr {run.config.optimizer.lr:g}"
                 label = f"{label}, seed {run.config.seed}"
-                found.append(Absent(run.folder.name, label, reason))
+                found.append(Absent(run.name, label, reason))
     return found
 
 
-def _why_absent(run: Run, metric: str) -> str | None:
+def _why_absent(run: StoredRun, metric: str) -> str | None:
     if not run.finished:
         error = (run.error or "").strip()
         if error:

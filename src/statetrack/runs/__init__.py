@@ -1,7 +1,9 @@
-"""Runs on disk: their folders, records, checkpoints, and which of them belong together."""
+"""Runs on disk: folders, archives, records, checkpoints, and which runs belong together."""
 
 from statetrack.runs.folder import Run as Run
-from statetrack.runs.folder import find_runs as find_runs
 from statetrack.runs.records import Record as Record
 from statetrack.runs.records import read_records as read_records
+from statetrack.runs.search import find as find
+from statetrack.runs.search import find_runs as find_runs
+from statetrack.runs.stored import StoredRun as StoredRun
 from statetrack.runs.verify import problems as problems

@@ -8,13 +8,16 @@ ROOT/3f2a.../
     model.safetensors   the final weights
     DONE                written last: how it ended, and the checksums of what it leaves
     error.txt           instead of DONE, if it failed: the traceback
+    audit.json          what `statetrack audit` found, if it looked
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
@@ -22,13 +25,14 @@ from statetrack.config import frozen_defaults
 from statetrack.runs.files import read_json
 from statetrack.runs.identity import RunDescription
 from statetrack.runs.records import Record, read_records
+from statetrack.runs.stored import Place, StoredRun
 from statetrack.runs.tensors import load_tensors
 
-__all__ = ["Run", "find_runs"]
+__all__ = ["Run", "run_folders"]
 
 CHECKPOINTS = "checkpoints"
 CONFIG, INFO, RECORDS = "config.json", "run.json", "records.jsonl"
-MODEL, DONE, ERROR = "model.safetensors", "DONE", "error.txt"
+MODEL, DONE, ERROR, AUDIT = "model.safetensors", "DONE", "error.txt", "audit.json"
 
 KINDS = {"tagger": "statetrack.training.config:RunConfig"}
 """What a run may train, and where its config is described."""
@@ -42,7 +46,11 @@ def config_file(config: RunDescription) -> dict[str, Any]:
 
 def read_config(path: Path) -> Any:
     """The config in a file, of whatever kind; a `ValueError` names the file and what is wrong."""
-    content = read_json(path)
+    return config_of(read_json(path), Place(path))
+
+
+def config_of(content: Mapping[str, Any], place: Place) -> Any:
+    """The config that `content` is, as config.json has it; errors name the `place` it is from."""
     schema = frozen_defaults()["schema"]
     try:
         if content.get("schema") != schema or content.get("kind") not in KINDS:
@@ -50,14 +58,27 @@ def read_config(path: Path) -> Any:
         module, _, name = KINDS[content["kind"]].partition(":")
         return getattr(import_module(module), name).from_dict(content.get("config"))
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not the config of a run: {error}") from None
+        raise ValueError(f"{place} is not the config of a run: {error}") from None
 
 
+@final
 @dataclass(frozen=True)
-class Run:
+class Run(StoredRun):
     """A run's folder, read on demand."""
 
     folder: Path
+
+    @property
+    def place(self) -> Place:
+        return Place(self.folder)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        return (self.config.fingerprint,)
 
     @cached_property
     def config(self) -> Any:
@@ -69,48 +90,44 @@ class Run:
         return read_records(path) if path.exists() else []
 
     @property
+    def records_at(self) -> Place:
+        return Place(self.folder / RECORDS)
+
+    @property
     def info(self) -> dict[str, Any]:
-        """Versions, code, hardware, device, wall time (`wall_s`)."""
         path = self.folder / INFO
         return read_json(path) if path.exists() else {}
 
     @property
     def finished(self) -> bool:
-        """Whether it says so; `verify.problems` looks whether that is true."""
         return (self.folder / DONE).exists()
 
     @property
     def error(self) -> str | None:
-        """The traceback of the last attempt, if it failed."""
         path = self.folder / ERROR
         return path.read_text() if path.exists() else None
 
-    def model(self) -> Any:
-        """The trained model."""
-        model = self.config.build()
-        model.load_state_dict(self.weights())
-        return model.eval()
+    @property
+    def audit(self) -> Any:
+        path = self.folder / AUDIT
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+    @property
+    def audit_at(self) -> Place:
+        return Place(self.folder / AUDIT)
+
+    @property
+    def has_weights(self) -> bool:
+        return (self.folder / MODEL).exists()
 
     def weights(self) -> dict[str, Tensor]:
-        """The final weights, by name."""
         path = self.folder / MODEL
         try:
             return load_tensors(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path} cannot be read: {error}") from None
 
-    def last(self, metric: str, split: str = "validation") -> float | None:
-        """The last value over all lengths; `None` if there is none."""
-        rows = [r for r in self.records if (r.metric, r.split, r.length) == (metric, split, None)]
-        return rows[-1].value if rows else None
 
-    def curve(self, metric: str = "accuracy", split: str = "test") -> dict[int, float]:
-        """Length -> value, from the last evaluation of `split`."""
-        rows = [r for r in self.records if (r.metric, r.split) == (metric, split) and r.length]
-        last = max((r.step for r in rows), default=0)
-        return {r.length: r.value for r in rows if r.step == last and r.length}
-
-
-def find_runs(root: Path | str) -> list[Run]:
-    """All runs in `root` and below, by folder name."""
+def run_folders(root: Path | str) -> list[Run]:
+    """The runs in `root` and below that have a folder, by its name."""
     return [Run(path.parent) for path in sorted(Path(root).rglob(CONFIG))]

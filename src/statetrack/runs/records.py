@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["JsonLines", "Record", "Sink", "read_records"]
+__all__ = ["JsonLines", "Record", "Sink", "checked", "read_records"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,13 @@ def parse_records(lines: Iterable[bytes], *, source: str = "records") -> Iterato
     for number, line in enumerate(lines, 1):
         if line.endswith(b"\n"):
             try:
-                yield _parse(line)
+                yield checked(Record(**json.loads(line)))
             except (ValueError, TypeError, RecursionError) as error:
                 raise ValueError(f"{source}, line {number}, is no record: {error}") from None
 
 
-def _parse(line: bytes) -> Record:
-    record = Record(**json.loads(line))
+def checked(record: Record) -> Record:
+    """The record; a `ValueError` if it cannot be one."""
     if type(record.step) is not int or type(record.length) not in (int, type(None)):
         raise ValueError(f"step {record.step!r} and length {record.length!r} must be whole numbers")
     if not abs(record.value) < math.inf:  # JSON as Python reads it has NaN and Infinity

@@ -6,12 +6,14 @@ the greatest median over seeds.
 
 import statistics
 from collections.abc import Iterable
+from typing import TypeVar
 
-from statetrack.runs.folder import Run
 from statetrack.runs.identity import RunDescription, same_but_for
+from statetrack.runs.stored import StoredRun
 
 __all__ = ["best_rate", "best_run", "cell", "values_of"]
 
+AnyRun = TypeVar("AnyRun", bound=StoredRun)
 
 CELL = ("seed", "data_seed", "optimizer.lr", "evaluation.every")
 """What the runs of one cell of a table may differ in."""
@@ -22,12 +24,12 @@ def cell(config: RunDescription) -> str:
     return same_but_for(config, CELL)
 
 
-def best_rate(runs: Iterable[Run], metric: str) -> tuple[float | None, list[Run]]:
+def best_rate(runs: Iterable[AnyRun], metric: str) -> tuple[float | None, list[AnyRun]]:
     """The rate whose finished runs have the greatest median of `metric`, and those runs.
 
     Of equal medians the smallest rate is taken; `(None, [])` where no run has a value.
     """
-    by_rate: dict[float, list[Run]] = {}
+    by_rate: dict[float, list[AnyRun]] = {}
     for run in runs:
         if run.finished and run.last(metric) is not None:
             by_rate.setdefault(run.config.optimizer.lr, []).append(run)
@@ -38,7 +40,7 @@ def best_rate(runs: Iterable[Run], metric: str) -> tuple[float | None, list[Run]
     return rate, by_rate[rate]
 
 
-def best_run(runs: Iterable[Run], metric: str) -> Run | None:
+def best_run(runs: Iterable[AnyRun], metric: str) -> AnyRun | None:
     """The run whose number stands in the table: the best seed of the chosen rate.
 
     Of equal ones the smallest seed; `None` where no run has a value.
@@ -48,6 +50,6 @@ def best_run(runs: Iterable[Run], metric: str) -> Run | None:
     return max(ordered, key=lambda run: run.last(metric) or float("-inf"), default=None)
 
 
-def values_of(runs: Iterable[Run], metric: str) -> list[float]:
+def values_of(runs: Iterable[StoredRun], metric: str) -> list[float]:
     """The last value of every run that has one."""
     return [value for run in runs if (value := run.last(metric)) is not None]

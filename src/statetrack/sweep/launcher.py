@@ -21,7 +21,7 @@ PATIENCE_S = 600.0
 """How long a worker waits for a run that another process holds."""
 
 Group = Sequence[RunConfig]
-"""Runs that train together, in one job: on the CPU one, on a GPU those that fit in a `Stack`."""
+"""Runs that train together, in one job: on the CPU one, on a GPU those that can be stacked."""
 
 
 @runtime_checkable

@@ -59,15 +59,15 @@ def run_many(
     dies, keeps its traceback in error.txt and stops no other. Equal configs are trained once. A run
     that another process trains is waited for.
 
-    On a GPU, runs that differ only in seeds, rates and clipping train together (see `stack`); on
-    the CPU each trains alone. `workers` processes work at a time, each with its share of the cores;
-    by default one per core on the CPU and two on a GPU, where one compiles while the other trains.
-    0 trains in this process, one after the other. `watch` (a `Progress`, say) is told of new
-    records.
+    On a GPU, runs that differ only in seeds, rates and clipping train together, as in
+    `run_together`; on the CPU each trains alone. `workers` processes work at a time, each with its
+    share of the cores; by default one per core on the CPU and two on a GPU, where one compiles
+    while the other trains. 0 trains in this process, one after the other. `watch` (a `Progress`,
+    say) is told of new records.
 
     `launcher="ray"` or `"submitit"` (SLURM) trains on a cluster instead, `workers` jobs at a time
     or as many as it has room for; `root` must then be a folder that all its machines see. A run
-    whose worker is lost goes on elsewhere. See docs/clusters.md.
+    whose worker is lost goes on elsewhere. See docs/guide/sweeps.md.
 
     Worker processes import the calling script: it must call this under
     `if __name__ == "__main__":`.

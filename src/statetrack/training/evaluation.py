@@ -53,9 +53,9 @@ def held_out(config: RunConfig, split: Split, device: torch.device) -> list[Batc
     """The validation or test set of a run, shortest sequences first, cut into narrow batches."""
     settings = config.evaluation
     lengths = settings.lengths if split == "validation" else settings.test_lengths
-    assert settings.task is not None and lengths is not None
+    assert lengths is not None
     whole = tasks.evaluation_set(
-        settings.task,
+        config.judge,
         settings.size,
         settings.seed,
         lengths=tasks.LengthRange(*lengths),

@@ -82,7 +82,7 @@ def test_norm_stays_however_the_sequence_is_cut(backend: str, cut: int, time: in
 @pytest.mark.parametrize("size", [32, 128])
 @each_backend
 def test_bfloat16_inputs_keep_the_float32_accuracy_of_the_state(backend: str, size: int) -> None:
-    """Error against the float64 recurrence on the same rounded inputs, as in docs/numerics.md."""
+    """Error against float64 on the same rounded inputs, as in docs/measurements/numerics.md."""
     k, state = key_sequences(size, 2048)
     k = k.bfloat16()
     end = reflect(k, state, backend)

@@ -1,1 +1,1 @@
-"""What compiled loops for the CPU share; docs/cpu.md has the measurements behind them."""
+"""What compiled loops for the CPU share; measured in docs/measurements/cpu.md."""

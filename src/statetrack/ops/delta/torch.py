@@ -13,7 +13,7 @@ factor, and zero, which empties the state, needs no care.
 
 Precision. A reflection forgets nothing, so what is wrong by one part in 10⁷ at every step is wrong
 by a percent after 65,536 of them. Key norms, K Kᵀ and N are therefore float64 and rounded once per
-chunk; the rest is done in the precision of the state. docs/numerics.md has the measurements.
+chunk; the rest is done in the precision of the state. docs/measurements/numerics.md has the errors.
 
 Memory. The work goes tile by tile (some batch rows, some chunks), small enough for the cache. Kept
 for the backward, and linear in T: N, ε and the states between chunks.

@@ -18,7 +18,7 @@ the last token of the left half. From the leaves up, at blocks of `width` tokens
 so that the scores of a right block against its left neighbour are Q_R K_Lᵀ, and going up one level
 is Q_R ← Q_R ∘ total_L, K_L ← K_L ∘ total_R, with `total` the product of a block's gates. At the top
 the same Q reads the state at the start of the chunk and the same K writes the state at its end. The
-backward pass walks the same tree down; docs/signed_gates.md derives it.
+backward pass walks the same tree down; docs/design/signed_gates.md derives it.
 
 A long sequence or a large batch is cut into slabs that fit the caches, one after another. Only a
 right block is ever multiplied with the left block before it, so a NaN can reach no earlier

@@ -1,9 +1,9 @@
 """Linear attention for long sequences: chunks of tokens, matrix products, gates of either sign.
 
-docs/signed_gates.md derives the form: a chunk is halved again and again, and each product of gates
-is split where two tokens part, so that only products of gates appear and no quotient. Letters: B
-batch, T time, H heads, K key, V value, N chunks of C tokens; H_n is the state before chunk n, G_n
-the gradient of the state after it. Inside a chunk, at blocks of `width` tokens,
+docs/design/signed_gates.md derives the form: a chunk is halved again and again, and each product of
+gates is split where two tokens part, so that only products of gates appear and no quotient.
+Letters: B batch, T time, H heads, K key, V value, N chunks of C tokens; H_n is the state before
+chunk n, G_n the gradient of the state after it. Inside a chunk, at blocks of `width` tokens,
 
     prefix_i = the gates from the start of its block to i, both included    Q_i = q_i ∘ prefix_i
     suffix_j = the gates after j to the end of its block                    K_j = k_j ∘ suffix_j

@@ -1,0 +1,48 @@
+"""Finished runs into the results that are kept."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statetrack.cli.options import Flag
+
+if TYPE_CHECKING:
+    from statetrack.runs import Run
+
+__all__ = ["archive"]
+
+
+def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> int:
+    """Add finished runs to an archive: their numbers as lines, the best of each cell in full.
+
+    Runs in a folder EXPERIMENT-SCALE go to OUT/EXPERIMENT-SCALE/runs.jsonl. A line that is there is
+    never replaced: the same run twice is no mistake, one with other numbers is.
+
+    Parameters
+    ----------
+    runs
+        Run folders, or folders that hold some; runs that have not finished are left out.
+    out
+        The archive of all experiments.
+    retest
+        The runs were made again: they go to a file of today, and count from now on.
+    """
+    from datetime import date
+
+    from statetrack.analysis import read_audit
+    from statetrack.runs.archive import store
+    from statetrack.runs.folder import run_folders
+
+    found = [run for path in runs for run in run_folders(path)]
+    finished = [run for run in found if run.finished]
+    if not finished:
+        raise ValueError(f"no finished run is in {', '.join(map(str, runs)) or 'no folder'}")
+    experiments: "dict[str, list[Run]]" = {}
+    for run in finished:
+        read_audit(run)  # refuses one that is broken
+        experiments.setdefault(run.folder.resolve().parent.name, []).append(run)
+    for name, members in experiments.items():
+        new = store(members, out / name, retest=date.today() if retest else None)
+        print(f"{out / name}: {len(new)} runs added, {len(members) - len(new)} there already")
+    if len(finished) < len(found):
+        print(f"Left out: {len(found) - len(finished)} that have not finished")
+    return 0

@@ -1,0 +1,66 @@
+"""Runs into the archive, from the command line."""
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from statetrack.cli import main
+from statetrack.runs import find_runs
+from tests.cli.words import complaint
+from tests.report.folders import parity, scores, write_run
+
+
+def test_finished_runs_go_to_their_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        write_run(Path("runs/s5-quick"), parity(seed), scores(0.5))
+    write_run(Path("runs/z60-quick"), parity(), scores(0.5))
+    write_run(Path("runs/z60-quick"), parity(1), scores(0.5), finished=False)
+    assert main(["archive", "runs"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "results/s5-quick: 2 runs added, 0 there already",
+        "results/z60-quick: 1 runs added, 0 there already",
+        "Left out: 1 that have not finished",
+    ]
+    assert len(find_runs("results")) == 3
+    assert main(["archive", "runs/s5-quick", "--out", "results"]) == 0
+    assert "0 runs added, 2 there already" in capsys.readouterr().out
+    assert main(["report", "results"]) == 0
+    page = Path("report.html").read_text()
+    assert "results/z60-quick/runs.jsonl line 1" not in page  # the run of s5-quick line 1
+    assert "results/s5-quick/runs.jsonl line 2" in page
+    assert 'href="results/s5-quick/runs.jsonl#L2"' in page
+
+
+def test_a_retest_goes_to_the_file_of_its_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("runs/s5-quick"), parity(), scores(0.5))
+    write_run(Path("again/s5-quick"), parity(), scores(0.75))
+    assert main(["archive", "runs"]) == 0
+    capsys.readouterr()
+    assert "add it as a retest (--retest)" in complaint(["archive", "again"], capsys)
+    assert main(["archive", "again", "--retest"]) == 0
+    names = {path.name for path in Path("results/s5-quick").glob("*.jsonl")}
+    assert len(names) == 2 and "runs.jsonl" in names
+    (other,) = names - {"runs.jsonl"}
+    assert date.fromisoformat(other.removeprefix("runs-").removesuffix(".jsonl")) <= date.today()
+
+
+def test_what_cannot_be_archived_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no finished run is in" in complaint(["archive"], capsys)
+    run = write_run(Path("runs/s5-quick"), parity(), scores(0.5))
+    run.audit_at.path.write_text(json.dumps({"tokens": 1}))
+    assert "audit.json cannot be read" in complaint(["archive", "runs"], capsys)
+    run.audit_at.path.unlink()
+    run.records_at.path.unlink()
+    assert "records.jsonl is missing" in complaint(["archive", "runs"], capsys)
+    assert not Path("results").exists()
