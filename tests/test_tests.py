@@ -10,6 +10,7 @@ SRC = TESTS.parent / "src" / "statetrack"
 
 # what is true of several source files at once
 CROSS_CUTTING = {
+    "test_docs.py": "the scripts in docs/",
     "test_package.py": "imports, docstrings, pages",
     "test_tests.py": "this file",
     "automata/test_oracles.py": "every named automaton, through all that is known of it",
@@ -56,6 +57,7 @@ ELSEWHERE = {
     "report/cells.py": "report/test_tables.py",
     "report/figures.py": "report/test_page.py",
     "report/paper.py": "report/test_tables.py",
+    "runs/stored.py": "runs/test_folder.py",
     "tasks/arithmetic.py": "tasks/test_labels.py",
     "tasks/groups.py": "tasks/test_labels.py",
     "tasks/letters.py": "tasks/test_labels.py",
