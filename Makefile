@@ -12,7 +12,8 @@ demo: $(VENV)/.demo
 	@start=$$(date +%s); $(BIN)/python -m statetrack demo && \
 	echo "The demo took $$(( $$(date +%s) - start )) seconds."
 
-# What every change must pass; test-all adds the tests marked slow.
+# What every change must pass: under six minutes on two free cores. CI runs test-all, which adds the
+# tests marked slow.
 test: lint types unit
 
 test-all: test slow

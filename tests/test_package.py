@@ -48,7 +48,6 @@ SHARED = {"_amx", "_lazy", "_typing", "_suggest"}  # may be imported by anything
 BACKWARDS = {("compiler", "analysis")}
 
 
-# module cycles that are known; each must go
 def sources() -> list[Path]:
     return sorted(SRC.rglob("*.py"))
 
@@ -101,11 +100,13 @@ def test_every_part_has_a_place() -> None:
     assert {part_of(path) for path in sources()} <= MAY_IMPORT.keys() | TOP
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(SRC)))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sources() if part_of(path) not in TOP],
+    ids=lambda path: str(path.relative_to(SRC)),
+)
 def test_imports_point_one_way(path: Path) -> None:
     part = part_of(path)
-    if part in TOP:
-        return
     imported, named = imports_of(path)
     assert "statetrack" not in imported, "name the module"
     backwards = {other for here, other in BACKWARDS if here == part}
@@ -158,10 +159,22 @@ sys.exit(failed)
 """
 
 
-@pytest.mark.slow
-def test_every_module_can_be_imported_first() -> None:
+PACKAGES = [module for module, path in MODULES.items() if path.name == "__init__.py"]
+OTHERS = [name for name in MODULES if name not in PACKAGES and not name.endswith("__main__")]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [name for name in PACKAGES if name.count(".") < 2],
+        pytest.param([name for name in PACKAGES if name.count(".") > 1], marks=pytest.mark.slow),
+        pytest.param(OTHERS, marks=pytest.mark.slow),
+    ],
+    ids=["packages", "packages in packages", "modules"],
+)
+def test_each_can_be_imported_first(names: list[str]) -> None:
     """Each in a process that has loaded nothing else of statetrack."""
-    names = [name for name in MODULES if not name.endswith("__main__")]
+    assert names
     done = subprocess.run(
         [sys.executable, "-c", EACH, *names], capture_output=True, text=True, cwd=ROOT, timeout=300
     )

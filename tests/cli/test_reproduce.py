@@ -16,6 +16,7 @@ from statetrack.cli import main
 from statetrack.cli import reproduce as command
 from statetrack.experiments import demo as recipe
 from statetrack.runs import find_runs
+from tests.helpers import mostly_slow
 from tests.training import tiny
 
 
@@ -89,7 +90,7 @@ def refuse_to_write() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", mostly_slow(["0", "2"], fast=["0"]))
 def test_a_disk_that_takes_nothing_ends_a_sweep_with_one_line(workers: str, tmp_path: Path) -> None:
     words = ["reproduce", "figure-1", "--workers", workers, "--device", "cpu"]
     done = subprocess.run(

@@ -10,6 +10,7 @@ import torch
 from statetrack.automata import Machine, groups, named
 from statetrack.compiler import CompiledRNN, check, compile, prove
 from tests.automata.cases import KINDS, random_machine
+from tests.helpers import mostly_slow
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -30,9 +31,10 @@ def test_diagonal_networks_too(name: str, dtype: torch.dtype) -> None:
     assert prove(compile(named(name), "diagonal").to(dtype)).wrong is None
 
 
-def test_and_random_machines() -> None:
+@pytest.mark.parametrize("count", mostly_slow([9, 40], fast=[9]))
+def test_and_random_machines(count: int) -> None:
     rng = np.random.default_rng(5)
-    for i in range(40):
+    for i in range(count):
         machine = random_machine(rng, 2 + i % 4, int(rng.integers(1, 4)), KINDS[i % 3])
         for method in ("auto", "cascade", "dense"):
             assert prove(compile(machine, method).to(DTYPES[i % 2])).wrong is None, machine.delta

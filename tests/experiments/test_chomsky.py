@@ -1,9 +1,12 @@
 """Table 3 by the paper's numbers."""
 
+from functools import cache
+
 import pytest
 
 from statetrack.experiments import Version
 from statetrack.experiments.chomsky import chomsky
+from statetrack.training import RunConfig
 from tests.experiments.cases import one
 
 # version, task, mixer -> layers, steps, batch, weight decay, clipping, learning rates
@@ -25,10 +28,15 @@ PROTOCOL = {
 }
 
 
+@cache
+def paper_runs(version: Version) -> list[RunConfig]:
+    return chomsky("paper", version)
+
+
 @pytest.mark.parametrize("cell", PROTOCOL)
 def test_chomsky_protocol(cell: tuple[Version, str, str]) -> None:
     version, task, mixer = cell
-    runs = chomsky("paper", version)
+    runs = paper_runs(version)
     config = one(runs, task, mixer)
     rates = {
         c.optimizer.lr for c in runs if (c.task, c.model.backbone.mixers[0].layer) == (task, mixer)

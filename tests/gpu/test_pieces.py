@@ -35,7 +35,7 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda")
 
 
-def compare(
+def expect_pieces(
     op: str,
     inputs: dict[str, Tensor],
     dtype: torch.dtype,
@@ -72,7 +72,7 @@ def test_delta(dtype: torch.dtype, gated: bool) -> None:
     }
     if gated:
         inputs["decay"] = torch.tanh(2 * random(ROWS, TIME, HEADS))
-    compare("delta_product", inputs, dtype)
+    expect_pieces("delta_product", inputs, dtype)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -81,7 +81,7 @@ def test_short_delta(dtype: torch.dtype, use_states: bool) -> None:
     q, k, v = (random(ROWS, TIME, HEADS, DIM) for _ in range(3))
     beta = 2 * torch.sigmoid(3 * random(ROWS, TIME, HEADS))
     inputs = {"q": q, "k": k, "v": v, "beta": beta}
-    compare("delta_rule", inputs, dtype, SHORT, use_states)
+    expect_pieces("delta_rule", inputs, dtype, SHORT, use_states)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -94,10 +94,10 @@ def test_selective(dtype: torch.dtype) -> None:
         "C": random(ROWS, TIME, 16),
         "D": random(96),
     }
-    compare("selective_scan", inputs, dtype, low=-1.0)
+    expect_pieces("selective_scan", inputs, dtype, low=-1.0)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_convolution(dtype: torch.dtype) -> None:
     inputs = {"x": random(ROWS, TIME, 96), "weight": random(96, 4), "bias": random(96)}
-    compare("short_convolution", inputs, dtype, activation="silu")
+    expect_pieces("short_convolution", inputs, dtype, activation="silu")

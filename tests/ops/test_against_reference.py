@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from tests.helpers import relative_error
+from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case, cpu_backends
 
-LENGTHS = [1, 2, 3, 63, 64, 65, 1000]
+SHORT, LONG = [1, 2, 3, 63, 64, 65], 1000
+TIME_AND_STATE = list(product([*SHORT, LONG], [True, False]))
 
 
 def pairs(backends: Callable[[str], list[str]]) -> list:
@@ -67,8 +69,10 @@ def expect_match(
 
 
 @pytest.mark.parametrize(("case", "backend"), FAST)
-@pytest.mark.parametrize("state", [True, False], ids=["state", "zero"])
-@pytest.mark.parametrize("time", LENGTHS)
+@pytest.mark.parametrize(
+    ("time", "state"),
+    mostly_slow(TIME_AND_STATE, fast=[both for both in TIME_AND_STATE if both != (LONG, False)]),
+)
 def test_equals_reference(case: Case, backend: str, time: int, state: bool) -> None:
     inputs = case.inputs(time, state=state)
     expect_match(case, inputs, backend, exact=inputs, tol=1e-9)
@@ -100,9 +104,10 @@ def test_bfloat16_inputs_lose_only_their_own_rounding(case: Case, backend: str) 
 
 
 @pytest.mark.parametrize(("case", "backend"), ALL)
-def test_gradcheck(case: Case, backend: str) -> None:
+@pytest.mark.parametrize("time", mostly_slow([2, 5], fast=[2]))
+def test_gradcheck(case: Case, backend: str, time: int) -> None:
     """Finite differences agree with the gradients, at exactly -1, 0 and 1 too."""
-    inputs = case.inputs(5)
+    inputs = case.inputs(time)
     names = list(inputs)
 
     def function(*tensors: Tensor) -> tuple[Tensor, Tensor]:

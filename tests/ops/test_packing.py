@@ -12,7 +12,7 @@ from tests.ops.cases import CASES, Case
 CUTS = [[0, 3, 4, 4, 11], [0, 0, 7, 9, 11]]
 """Two rows of 11 tokens in four pieces, of which two are empty."""
 OTHER_CUTS = (CUTS, [[0, 1, 2, 5, 11], [0, 5, 10, 10, 11]])
-PIECEWISE = [pytest.param(case, id=str(case)) for case in CASES if find(case.op).sequences]
+PIECEWISE = [case for case in CASES if find(case.op).sequences]
 
 
 def in_pieces(
@@ -52,7 +52,7 @@ def expect_pieces(case: Case, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "auto"])
-@pytest.mark.parametrize("case", PIECEWISE)
+@pytest.mark.parametrize("case", PIECEWISE, ids=str)
 def test_each_as_if_alone(case: Case, backend: str) -> None:
     expect_pieces(case, backend)
 

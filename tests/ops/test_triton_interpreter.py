@@ -1,244 +1,35 @@
-"""The GPU kernels without a GPU: interpreted for their values, compiled for their resources.
+"""The GPU kernels of every op without a GPU: interpreted, for their values.
 
-Triton decides at import whether it interprets, so those tests run in a process of their own, which
-`test_in_the_interpreter` starts. Sizes are tiny and not powers of two; tiles and the distance of
-saved states are made small enough that several blocks and segments are in play.
+Sizes are tiny and not powers of two; tiles and the distance of saved states are made small enough
+that several blocks and segments are in play.
 """
 
 import importlib
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from statetrack import ops
 from statetrack.ops._spec import find
-from tests.helpers import relative_error
+from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends, normal
+from tests.ops.interpreter import FILES, INTERPRETED, expect_interpreted
 from tests.ops.test_against_reference import expect_match, single, with_grads
 from tests.ops.test_packing import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
 
 pytest.importorskip("triton")
 
-if os.environ.get("TRITON_INTERPRET") != "1":
+if not INTERPRETED:
 
+    def test_fast_cases_of_every_kernel() -> None:
+        expect_interpreted("not slow", *FILES)
+
+    @pytest.mark.slow
     def test_in_the_interpreter() -> None:
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
-        env = os.environ | {"TRITON_INTERPRET": "1"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:]
-        assert " passed" in done.stdout
-
-    SHARED_MEMORY = 232_448  # bytes a program may use on Hopper
-
-    def for_hopper(
-        kernel: Any,
-        types: str,
-        warps: int,
-        stages: int = 3,
-        registers: int | None = None,
-        **constants: Any,
-    ) -> tuple[int, int]:
-        """(bytes of stack, of shared memory) of `kernel` compiled for sm_90.
-
-        `types` holds a type per pointer or number, "-" for an argument that is None. Pointers and
-        distances between tokens are multiples of 16, as they are for any size in use.
-        """
-        import triton
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
-
-        names = kernel.arg_names
-        given = dict(zip(names, types.split(), strict=False))
-        absent = {name: None for name, kind in given.items() if kind == "-"}
-        signature = {
-            name: "constexpr" if given.get(name, "-") == "-" else given[name] for name in names
-        }
-        values = {(names.index(name),): value for name, value in (absent | constants).items()}
-        attributes = {
-            (i,): [["tt.divisibility", 16]]
-            for i, name in enumerate(names)
-            if signature[name].startswith("*")
-            or (name.endswith("_token") and signature[name] != "constexpr")
-        }
-        source = ASTSource(kernel, signature, values, attributes)
-        target = GPUTarget("cuda", 90, 32)
-        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
-        made = triton.compile(source, target=target, options=options)
-        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-        cubin = Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
-        cubin.write_bytes(made.asm["cubin"])
-        usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True)
-        stack = re.search(r"STACK:(\d+)", usage.stdout)
-        assert stack is not None, usage.stderr
-        return int(stack.group(1)), made.metadata.shared
-
-    @pytest.fixture(autouse=True)
-    def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-
-    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-    @pytest.mark.parametrize("size", [32, 128])
-    def test_delta_fits_on_hopper(size: int, cut: str) -> None:
-        import triton.language as tl
-
-        from statetrack.ops.delta.triton import recurrent as delta
-
-        shape = {"N": 1, "K": size, "V": size, "SCALE": 1.0, "NORMALIZE": True, "EVERY": 256}
-        keys, values, warps = delta._forward_tile(size, size)
-        tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
-        rows = {"BT": delta._coefficient_rows(keys), "SAVE": True, "REPAIR": False}
-        types = f"*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32 {cut}"
-        types += " i32 i32 i32 i32 i32 i32 i32"
-        stack, shared = for_hopper(delta._forward_kernel, types, warps, **shape, **tile, **rows)
-        assert stack == 0 and shared <= SHARED_MEMORY
-        keys, values, warps = delta._backward_tile(size, size)
-        tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
-        types = "*bf16 *bf16 *bf16 - - *fp32 *fp32 *fp32 *fp32 *bf16 *fp32"
-        types += f" *bf16 *bf16 *bf16 *bf16 - - {cut} i32 i32 i32 i32 i32 i32 i32"
-        offsets = None if cut == "-" else torch.zeros(1, 2, dtype=torch.long)
-        tile["registers"] = delta._registers(warps, offsets)
-        stack, shared = for_hopper(delta._backward_kernel, types, warps, **shape, **tile)
-        assert stack == 0 and shared <= SHARED_MEMORY
-
-    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-    @pytest.mark.parametrize("size", [16, 32])
-    def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
-        from statetrack.ops.delta.triton import short
-
-        shape = {"K": size, "V": size, "ROWS": 16, "SCALE": 1.0, "NORMALIZE": True, "ASM": True}
-        types = "*bf16 *bf16 *fp32 *fp32 *fp32 *bf16 - *bf16 *bf16 *bf16 *fp32 *fp32"
-        types += f" {cut} i32 i32 i32 i32 i32"
-        stack, shared = for_hopper(short._backward_kernel, types, 1, stages=1, **shape)
-        assert stack == 0 and shared <= SHARED_MEMORY
-        types = (
-            f"*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32 i32"
-        )
-        shape["SAVE"] = True
-        stack, shared = for_hopper(short._forward_kernel, types, 1, stages=1, **shape)
-        assert stack == 0 and shared <= SHARED_MEMORY
-
-    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-    @pytest.mark.parametrize(("channels", "size"), [(256, 16), (3, 5), (1, 1)])
-    def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
-        import triton.language as tl
-
-        from statetrack.ops.selective import triton as selective
-
-        padded = selective.power_of_two(size)
-        tile = {"N": size, "BC": selective._block(channels, size, 256), "BN": padded, "LOW": -1.0}
-        tile |= {"BC_token": 8 + 2 * size, "COMPUTE": tl.float32}
-        inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
-        types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32"
-        stack, _ = for_hopper(selective._forward_kernel, types, 1, **tile, SAVE=True)
-        assert stack == 0
-        types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - {cut}"
-        types += " i32 i32 i32 i32 i32"
-        stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, ASM=True)
-        assert stack == 0
-        tile["registers"] = selective.REGISTERS
-        stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, ASM=True)
-        assert stack <= 128
-
-    @pytest.mark.parametrize("vector", [True, False], ids=["vector", "scalar"])
-    @pytest.mark.parametrize(("key", "value"), [(32, 32), (64, 64), (64, 65), (128, 128)])
-    def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> None:
-        import triton.language as tl
-
-        from statetrack.ops.linear_attention.triton import recurrent as la
-
-        shape = {"K": key, "V": value, "PV": la._padded(value), "SCALE": 1.0, "VECTOR": vector}
-        keys, values, warps = la._forward_tile(key, value)
-        tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
-        types = "*bf16 *bf16 *bf16 *bf16 - *bf16 *fp32 *fp32 i32 i32 i32 i32"
-        rest = {"SAVE": True, "EVERY": la.KEEP_EVERY}
-        stack, _ = for_hopper(la._forward_kernel, types, warps, **shape, **tile, **rest)
-        assert stack == 0
-        keys, values, warps = la._backward_tile(key, value)
-        tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
-        types = "*bf16 *bf16 *bf16 *bf16 - *fp32 *bf16 *fp32 *bf16 *bf16 *bf16 *bf16 -"
-        types += " i32 i32 i32 i32"
-        stack, _ = for_hopper(la._backward_kernel, types, warps, **shape, **tile)
-        assert stack == 0
-
-    @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-    def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
-        from statetrack.ops.linear_attention.triton import chunked as chunks
-
-        size, count, x = 128, chunks.CHUNK, f"*{dtype}"
-        precision = {"PRECISION": "bf16" if dtype == "bf16" else "tf32x3"}
-        shape = {"K": size, "V": size, "C": count, "SCALE": 1.0}
-        tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
-        keys, options = chunks._scores_tile(size, precision["PRECISION"])
-        warps = options["num_warps"]
-        types = f"{x} {x} {x} {x} {x} *fp32 *fp32 i32 i32"
-        made = [for_hopper(chunks._scores_kernel, types, warps, **tree, BK=keys, **precision)]
-        keys, values, warps, _ = chunks._states_tile(size, size)
-        for key, reverse in (("*fp32", False), (x, True)):
-            tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
-            types = f"{key} {x} *fp32 - {x} *fp32 i32 i32 i32"
-            made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
-        keys, values, warps, _ = chunks._outputs_tile(size, size)
-        for key, reverse in ((x, False), ("*fp32", True)):
-            tile = {"BK": keys, "BV": values, "REVERSE": reverse}
-            types = f"{key} {x} {x} {x} {x} i32 i32 i32"
-            made += [for_hopper(chunks._outputs_kernel, types, warps, **shape, **tile, **precision)]
-        keys, values, warps, _ = chunks._ends_tile(size, size, precision["PRECISION"])
-        tile = {"BK": keys, "BV": values}
-        types = f"{x} {x} {x} {x} {x} {x} *fp32 i32 i32 i32"
-        made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
-        keys, options = chunks._gates_tile(size, precision["PRECISION"])
-        warps = options["num_warps"]
-        types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} i32 i32 i32 i32"
-        made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
-        assert all(shared <= SHARED_MEMORY for _, shared in made)
-
-    @pytest.mark.parametrize("cut", ["-", "*i64"], ids=["rows", "pieces"])
-    @pytest.mark.parametrize("weights", ["*fp32", "*bf16"])
-    def test_convolution_fits_on_hopper(weights: str, cut: str) -> None:
-        import triton.language as tl
-
-        from statetrack.ops.convolution import triton as convolution
-
-        tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
-        rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
-        types = f"*bf16 {weights} {weights} - *bf16 *fp32 {cut} i32 i32 i32 i32 - - i32 i32"
-        stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
-        assert stack == 0
-        types = f"*bf16 {weights} {weights} - *bf16 *fp32 *bf16 *fp32 *fp32 {cut}"
-        types += " i32 i32 i32 i32 i32 - - i32 i32"
-        stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
-        assert stack == 0
-
-    @pytest.mark.parametrize("size", [32, 64])
-    def test_slstm_fits_on_hopper(size: int) -> None:
-        import triton.language as tl
-
-        from statetrack.ops.slstm import triton as slstm
-
-        shape = {"D": size, "BD": size, "ROWS": slstm.ROWS, "EXACT": False, "COMPUTE": tl.float32}
-        shape["ON_CHIP"] = size <= slstm.ON_CHIP_SIZE
-        warps = slstm._warps(size)
-        types = "*fp32 *fp32 - *fp32 *fp32 *fp32 i32 i32 i32"
-        _, shared = for_hopper(slstm._forward_kernel, types, warps, **shape, SAVE=True)
-        assert shared <= SHARED_MEMORY
-        types = "*fp32 *fp32 - *fp32 *fp32 *fp32 *fp32 - i32 i32 i32"
-        _, shared = for_hopper(slstm._backward_kernel, types, warps, **shape)
-        assert shared <= SHARED_MEMORY
-
-    def test_an_untested_triton_is_refused_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
-        from statetrack.ops._triton import runtime
-
-        monkeypatch.setattr(runtime.triton, "__version__", "3.2.0")
-        with pytest.raises(RuntimeError, match=r"Triton 3\.2\.0 .* pip install"):
-            runtime.check_version()
-        monkeypatch.undo()
-        runtime.check_version()
+        expect_interpreted("slow", __file__)
 
 else:
     ONE_CASE_PER_OP = {
@@ -249,14 +40,10 @@ else:
         "slstm_scan",
         "short_convolution-silu",
     }
-    KERNELS = [
-        pytest.param(case, id=str(case)) for case in CASES if "triton" in find(case.op).backends
-    ]
-    ONE_PER_OP = [
-        pytest.param(case, id=str(case))
-        for case in CASES
-        if str(case) in ONE_CASE_PER_OP and "triton" in find(case.op).backends
-    ]
+    INTERPRETABLE = [case for case in CASES if "triton" in find(case.op).backends]
+    ONE_PER_OP = [case for case in INTERPRETABLE if str(case) in ONE_CASE_PER_OP]
+    kernels = pytest.mark.parametrize("case", INTERPRETABLE, ids=str)
+    one_per_op = pytest.mark.parametrize("case", ONE_PER_OP, ids=str)
 
     @pytest.fixture(autouse=True)
     def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,22 +64,27 @@ else:
         monkeypatch.setattr(delta, "KEEP_EVERY_GATED", 3)
         monkeypatch.setattr(selective, "_block", lambda channels, state, elements: 2)
 
-    @pytest.mark.parametrize("case", KERNELS)
-    @pytest.mark.parametrize(("time", "state"), [(1, True), (5, False), (7, True)])
+    @pytest.mark.parametrize("case", mostly_slow(INTERPRETABLE, fast=ONE_PER_OP), ids=str)
+    @pytest.mark.parametrize(
+        ("time", "state"), mostly_slow([(1, True), (5, False), (7, True)], fast=[(7, True)])
+    )
     def test_equals_reference(case: Case, time: int, state: bool) -> None:
         inputs = case.inputs(time, state=state)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
-    @pytest.mark.parametrize("case", ONE_PER_OP)
+    @pytest.mark.slow
+    @one_per_op
     def test_float32_is_close(case: Case) -> None:
         low = single(case.inputs(6))
         rounded = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("low", [-1.0, 0.0])
     def test_the_ends_of_selective_scans_range_are_exact(low: float) -> None:
         expect_exact_ends("triton", low)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("label", ["vector", "scalar"])
     @pytest.mark.parametrize("time", [13, 16])
     def test_linear_attention_from_saved_states(label: str, time: int) -> None:
@@ -301,8 +93,13 @@ else:
         inputs = case.inputs(time)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
-    @pytest.mark.parametrize("label", ["vector", "scalar", "vector-long", "scalar-long"])
-    @pytest.mark.parametrize(("time", "state"), [(1, True), (16, False), (37, True)])
+    @pytest.mark.parametrize(
+        "label",
+        mostly_slow(["vector", "scalar", "vector-long", "scalar-long"], fast=["vector"]),
+    )
+    @pytest.mark.parametrize(
+        ("time", "state"), mostly_slow([(1, True), (16, False), (37, True)], fast=[(16, False)])
+    )
     def test_linear_attention_in_chunks(
         label: str, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -316,11 +113,12 @@ else:
         exact = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=exact, tol=2e-6)
 
-    @pytest.mark.parametrize("case", PIECEWISE)
+    @pytest.mark.parametrize("case", mostly_slow(PIECEWISE, fast=PIECEWISE[:1]), ids=str)
     def test_pieces_at_once(case: Case) -> None:
         expect_pieces(case, "triton")
 
-    @pytest.mark.parametrize("case", PIECEWISE)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("case", PIECEWISE, ids=str)
     def test_pieces_of_many_runs(case: Case) -> None:
         """vmap folds the runs into the batch, and every run keeps its own cuts."""
         stacks = [in_pieces(case, seed, offsets) for seed, offsets in enumerate(OTHER_CUTS)]
@@ -343,6 +141,7 @@ else:
             for got, want in zip(grads, expected, strict=True):
                 assert relative_error(got[r], want) < 1e-12
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
     def test_nan_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A NaN shows from its token on, not in the tokens of its chunk before it."""
@@ -359,6 +158,7 @@ else:
         assert y[0, 9].isnan().all()
         assert name == "q" or (y[0, 10:].isnan().all() and state[0].isnan().all())
 
+    @pytest.mark.slow
     def test_convolution_of_one_tap() -> None:
         def make(time: int, g: torch.Generator) -> dict[str, torch.Tensor]:
             return {"x": normal(g, 2, time, 5), "weight": normal(g, 5, 1), "bias": normal(g, 5)}
@@ -367,6 +167,7 @@ else:
         inputs = case.inputs(5)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_slstm_with_r_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         """Heads too large for the chip take another way to the same numbers."""
         from statetrack.ops.slstm import triton as slstm
@@ -377,6 +178,7 @@ else:
             inputs = case.inputs(3, state=state)
             expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_keys_taken_as_they_are() -> None:
         case = next(case for case in CASES if case.label == "three-gated")
         case = Case(case.op, case.make, case.seq, {"normalize": False, "scale": 0.3})
@@ -384,6 +186,7 @@ else:
         inputs["k"] = inputs["k"] / 3  # so that the state does not explode
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_scale_zero_gives_zero_gradients_not_nan() -> None:
         case = next(case for case in CASES if str(case) == "delta_rule")
         case = Case(case.op, case.make, case.seq, {"scale": 0.0})
@@ -397,6 +200,7 @@ else:
         inputs["q"][:, 3] = 0
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("micro", [1, 2, 3])
     def test_delta_reads_parts_of_wide_rows_where_they_lie(micro: int) -> None:
         """q, k and v as slices of one projection: no copies, the same numbers."""
@@ -426,7 +230,8 @@ else:
             for got, wanted in zip(run("triton", gate), run("reference", gate), strict=True):
                 assert relative_error(got, wanted) < 1e-9
 
-    @pytest.mark.parametrize("case", ONE_PER_OP)
+    @pytest.mark.slow
+    @one_per_op
     def test_strided_inputs_and_empty_batch(case: Case) -> None:
         inputs = case.inputs(3)
         leaves = {name: x.requires_grad_() for name, x in inputs.items()}
@@ -446,7 +251,8 @@ else:
         assert all(grads[name].shape == x.shape for name, x in empty.items())
         assert all(not grad.any() for grad in grads.values())
 
-    @pytest.mark.parametrize("case", KERNELS)
+    @pytest.mark.slow
+    @kernels
     def test_nan_in_nan_out(case: Case) -> None:
         for name in case.seq:
             inputs = case.inputs(3)
@@ -457,7 +263,8 @@ else:
             assert not y[0, :1].isnan().any()
             assert not y[1:].isnan().any()
 
-    @pytest.mark.parametrize("case", ONE_PER_OP)
+    @pytest.mark.slow
+    @one_per_op
     def test_vmap_folds_into_the_batch(case: Case) -> None:
         stacks = [case.inputs(2, seed=seed) for seed in (0, 1)]
         stacked = {name: torch.stack([s[name] for s in stacks]) for name in stacks[0]}
@@ -472,12 +279,14 @@ else:
             for got, want in zip(grads, expected, strict=True):
                 assert relative_error(got[run], want) < 1e-12
 
+    @pytest.mark.slow
     def test_compiles_to_one_graph() -> None:
         script = Path(__file__).parents[1] / "gpu" / "compile_all.py"
         done = subprocess.run([sys.executable, script, "cpu"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("compiles") == len(ONE_PER_OP)
 
+    @pytest.mark.slow
     def test_registered_as_it_should_be() -> None:
         for spec in {find(case.op) for case in CASES}:
             if "triton" in spec.backends:

@@ -83,6 +83,7 @@ def is_held(folder: Path) -> bool:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_workers_end_with_their_parent(tmp_path: Path, whole: Whole) -> None:
     """Killed without a word to its workers, the parent leaves none, and the next goes on."""
     parent = start(tmp_path, [LONG.to_json()])
@@ -114,11 +115,12 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_a_step(tmp_path: Path) -
     time.sleep(0.5)
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not is_held(folder), within=2.5)
-    wait_until(lambda: not Path(f"/proc/{worker}").exists(), within=2.5)
+    assert wait_until(lambda: not is_held(folder), within=2.5)
+    assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), within=2.5)
 
 
 @needs_proc
+@pytest.mark.slow
 def test_interrupted_it_says_so_in_one_line(tmp_path: Path) -> None:
     """Ctrl-C goes to all processes of the terminal; only the parent speaks."""
     words = ["reproduce", "figure-1", "--scale", "paper", "--workers", "2", "--device", "cpu"]
@@ -161,14 +163,14 @@ def workers_of(parent: int) -> list[str]:
     return [child for child, line in zip(children, lines, strict=True) if b"spawn_main" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
         ("{}", 'if __name__ == "__main__":'),
-        pytest.param(
+        (
             "if __name__ == '__mp_main__': raise SystemExit(3)\n{}",
             "exit code 3 before it could",
-            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -9,6 +9,8 @@ import torch
 from statetrack import tasks
 from statetrack.tasks import IGNORE, Batch, Task
 
+NAMES = [*tasks.available(), "regex:(ab)*"]
+
 
 def draw(
     name: str | Task, batch: int, longest: int, *, shortest: int | None = None, seed: int = 0
@@ -17,6 +19,11 @@ def draw(
     task = tasks.get(name) if isinstance(name, str) else name
     stream = tasks.generator(task, "train", seed)
     return task.sample(batch, longest, min_length=shortest, generator=stream)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    pairs = ((a.tokens, b.tokens), (a.targets, b.targets), (a.mask, b.mask))
+    return all(torch.equal(x, y) for x, y in pairs)
 
 
 def rows(task: Task, batch: Batch) -> Iterator[tuple[list[str], dict[int, str]]]:

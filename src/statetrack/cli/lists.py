@@ -18,6 +18,6 @@ def layers() -> int:
     from statetrack.layers.registry import LAYERS
 
     for name, layer in LAYERS.items():
-        first = (layer.__doc__ or "").strip().splitlines()[0]
-        print(f"{name:16}{first}")
+        first = (layer.__doc__ or "").strip().partition("\n")[0]
+        print(f"{name:16}{first}".rstrip())
     return 0

@@ -1,5 +1,6 @@
 """The description of a model: frozen, complete, and the same after a trip through JSON."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -81,6 +82,13 @@ def _restored(layer: type[Layer], options: dict[str, Any]) -> Mixer:
     return Mixer.of((layer, options))
 
 
+@functools.lru_cache(maxsize=4096)
+def _expect_fit(layer: type[Layer], mixer: Mixer, d_model: int) -> None:
+    """Lets the layer refuse what does not fit together; once, for the many configs of a sweep."""
+    with torch.device("meta"):
+        mixer.build(d_model)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig(Config):
     """A stack of blocks, one for each entry of `mixers`.
@@ -119,9 +127,8 @@ class BackboneConfig(Config):
         super().__post_init__()
 
     def _check(self) -> None:
-        with torch.device("meta"):  # the layers themselves refuse what does not fit together
-            for mixer in dict.fromkeys(self.mixers):
-                mixer.build(self.d_model)
+        for mixer in dict.fromkeys(self.mixers):
+            _expect_fit(registry.get(mixer.layer), mixer, self.d_model)
 
     @property
     def num_layers(self) -> int:

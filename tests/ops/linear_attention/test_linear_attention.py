@@ -58,7 +58,9 @@ def evaluate(inputs: list[Tensor], backend: str) -> dict[str, Tensor]:
     return {"y": y, "state": state} | dict(zip(NAMES, grads, strict=True))
 
 
-def check(inputs: list[Tensor], backend: str, *, dtype: torch.dtype = torch.float64) -> None:
+def expect_reference(
+    inputs: list[Tensor], backend: str, *, dtype: torch.dtype = torch.float64
+) -> None:
     """`backend` in `dtype` equals the reference on the same numbers in float64."""
     low = [x.to(dtype) for x in inputs]
     got = evaluate(low, backend)
@@ -82,7 +84,7 @@ def with_gates(inputs: list[Tensor], gates: Tensor) -> list[Tensor]:
 def test_constant_gates(backend: str, gate: int, dtype: torch.dtype, value: float) -> None:
     """Nothing divides by a gate or by a product of gates: small ones do not overflow."""
     inputs = make(100, gate)
-    check(with_gates(inputs, torch.full_like(inputs[3], value)), backend, dtype=dtype)
+    expect_reference(with_gates(inputs, torch.full_like(inputs[3], value)), backend, dtype=dtype)
 
 
 @backends
@@ -91,7 +93,7 @@ def test_constant_gates(backend: str, gate: int, dtype: torch.dtype, value: floa
 def test_alternating_signs(backend: str, gate: int, first: int) -> None:
     inputs = make(70, gate)
     signs = torch.tensor([[1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)[first]
-    check(with_gates(inputs, signs.repeat(35)[None, :, None, None]), backend)
+    expect_reference(with_gates(inputs, signs.repeat(35)[None, :, None, None]), backend)
 
 
 @backends
@@ -101,8 +103,8 @@ def test_one_reset(backend: str, gate: int, at: int) -> None:
     """A gate of exactly 0 anywhere in a block: nothing from before is seen after."""
     inputs = make(130, gate)
     inputs[3][:, at] = 0
-    check(inputs, backend)
-    check(inputs, backend, dtype=torch.float32)
+    expect_reference(inputs, backend)
+    expect_reference(inputs, backend, dtype=torch.float32)
     after = [x[:, at:] for x in inputs[:3]]
     cut, _ = ops.linear_attention(*after, inputs[3][:, at:], scale=0.7, backend=backend)
     assert relative_error(evaluate(inputs, backend)["y"][:, at:], cut) < 1e-12
@@ -114,9 +116,9 @@ def test_resets_at_every_block_boundary(backend: str, gate: int) -> None:
     for every in (2, 8, 16, 32, 64):
         inputs = make(130, gate, seed=every)
         inputs[3][:, ::every] = 0
-        check(inputs, backend)
+        expect_reference(inputs, backend)
         inputs[3][:, every - 1 :: every] = 0
-        check(inputs, backend)
+        expect_reference(inputs, backend)
 
 
 @backends
@@ -150,8 +152,8 @@ def test_any_mix_of_special_gates(
     generator = torch.Generator().manual_seed(seed)
     which = torch.randint(len(values), inputs[3].shape, generator=generator)
     inputs[3] = torch.tensor(values, dtype=torch.float64)[which]
-    check(inputs, backend)
-    check(inputs, backend, dtype=torch.float32)
+    expect_reference(inputs, backend)
+    expect_reference(inputs, backend, dtype=torch.float32)
 
 
 @backends
@@ -213,7 +215,7 @@ def test_slabs_change_nothing(gate: int, numbers: int, monkeypatch: pytest.Monke
     assert len(rows) > 1 and (len(times) > 1) == (numbers < 2000)
     for name, got in evaluate(inputs, "torch").items():
         assert relative_error(got, whole[name]) < 1e-12, name
-    check(inputs, "torch")
+    expect_reference(inputs, "torch")
 
 
 @backends

@@ -108,4 +108,6 @@ def test_kernels_work_in_a_forked_process_and_without_a_cache_folder() -> None:
         assert os.waitpid(child, 0)[1] == 0
         """
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

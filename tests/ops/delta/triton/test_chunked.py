@@ -1,34 +1,30 @@
 """The chunked kernels of the delta rule without a GPU: interpreted, and compiled for Hopper.
 
-As in test_triton_interpreter.py, what is interpreted runs in a process of its own. Sequences are a
-little longer than a chunk (64 micro-steps), and sizes are no powers of two.
+Sequences are a little longer than a chunk (64 micro-steps), and sizes are no powers of two.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.helpers import relative_error
+from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case
+from tests.ops.interpreter import INTERPRETED, expect_interpreted
 from tests.ops.test_against_reference import expect_match, single, with_grads
 
 pytest.importorskip("triton")
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    from tests.ops.test_triton_interpreter import SHARED_MEMORY, for_hopper
+if not INTERPRETED:
+    from tests.ops.hopper import SHARED_MEMORY, for_hopper
 
+    @pytest.mark.slow
     def test_in_the_interpreter() -> None:
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
-        env = os.environ | {"TRITON_INTERPRET": "1"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:]
-        assert " passed" in done.stdout
+        expect_interpreted("slow", __file__)
 
-    @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+    @pytest.mark.parametrize(
+        "gated", mostly_slow([False, True], fast=[True]), ids=["plain", "gated"]
+    )
     def test_fits_on_hopper(gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """bfloat16, heads of 128: shared memory, and no more than a few spilled registers."""
         import triton.language as tl
@@ -70,7 +66,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
             check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
 
 else:
-    DELTA = [pytest.param(case, id=str(case)) for case in CASES if case.op.startswith("delta")]
+    DELTA = [case for case in CASES if case.op.startswith("delta")]
 
     def named(label: str) -> Case:
         return next(case for case in CASES if label in (str(case), case.label))
@@ -81,18 +77,22 @@ else:
 
         monkeypatch.setattr(choose, "runs_in_chunks", lambda *inputs: True)
 
-    @pytest.mark.parametrize("case", DELTA)
-    @pytest.mark.parametrize(("time", "state"), [(1, False), (70, True)])
+    @pytest.mark.parametrize("case", mostly_slow(DELTA, fast=DELTA[1:2]), ids=str)
+    @pytest.mark.parametrize(
+        ("time", "state"), mostly_slow([(1, False), (70, True)], fast=[(70, True)])
+    )
     def test_equals_reference(case: Case, time: int, state: bool) -> None:
         inputs = case.inputs(time, state=state)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_float32_is_close() -> None:
         case = named("three-gated")
         low = single(case.inputs(50))
         rounded = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
 
+    @pytest.mark.slow
     def test_several_blocks_of_values() -> None:
         g = torch.Generator().manual_seed(0)
         draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
@@ -107,6 +107,7 @@ else:
         case = Case("delta_rule", lambda time, g: inputs, ("q",))
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_gates_of_any_size() -> None:
         """Products of gates are made from logarithms; signs, zeros and tiny numbers come out."""
         for label in ("gated", "three-gated"):
@@ -116,6 +117,7 @@ else:
                 inputs["decay"][:, t] = gate
             expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_keys_taken_as_they_are() -> None:
         case = named("three-gated")
         case = Case(case.op, case.make, case.seq, {"normalize": False, "scale": 0.3})
@@ -123,6 +125,7 @@ else:
         inputs["k"] = inputs["k"] / 3  # so that the state does not explode
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_keys_of_zeros_and_scale_zero() -> None:
         for scale in (1.0, 0.0):
             case = named("delta_rule")
@@ -132,6 +135,7 @@ else:
             inputs["q"][:, 3] = 0
             expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    @pytest.mark.slow
     def test_one_key_is_a_reflection_for_ever() -> None:
         """In float32, with β = 2 and one key, an even number of tokens changes nothing."""
         g = torch.Generator().manual_seed(0)
@@ -144,7 +148,8 @@ else:
             _, end = case.run(inputs, "triton")
         assert relative_error(end, start) < 1e-6
 
-    @pytest.mark.parametrize("case", DELTA)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("case", DELTA, ids=str)
     def test_nan_in_nan_out(case: Case) -> None:
         """Also within the chunk of the NaN: tokens before it do not see it."""
         for name in case.seq:
@@ -156,6 +161,7 @@ else:
             assert not y[0, :3].isnan().any()
             assert not y[1:].isnan().any()
 
+    @pytest.mark.slow
     def test_strided_inputs_and_empty_batch() -> None:
         case = named("three-gated")
         inputs = case.inputs(3)
@@ -168,6 +174,7 @@ else:
         _, grads = with_grads(case, empty, "triton")
         assert all(grads[name].shape == x.shape for name, x in empty.items())
 
+    @pytest.mark.slow
     def test_vmap_folds_into_the_batch() -> None:
         case = named("two")
         stacks = [case.inputs(2, seed=seed) for seed in (0, 1)]
@@ -183,6 +190,7 @@ else:
             for got, want in zip(grads, expected, strict=True):
                 assert relative_error(got[run], want) < 1e-12
 
+    @pytest.mark.slow
     def test_registered_as_it_should_be() -> None:
         from statetrack.ops.delta.triton import choose  # noqa: F401
 

@@ -1,20 +1,24 @@
 """Compiled networks in torch: exact equality with the machine, in every dtype, cut anywhere."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from statetrack.automata import Machine, groups, named
+from statetrack.automata import Machine, groups, named, read
 from statetrack.compiler import CompiledRNN, check, compile, compile_program, prove
 from statetrack.compiler.network import CompiledStage
 from statetrack.layers import DeltaProduct, Diagonal, FullMatrix
 from tests.automata.cases import CASES, KINDS, Case, lively_word, random_machine, random_word
+from tests.compiler.expect import expect_one_line
 from tests.compiler.rotations import drift
+from tests.helpers import mostly_slow
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -38,7 +42,7 @@ def by_steps(network: CompiledRNN, batch: np.ndarray) -> Tensor:
     return torch.stack(states, dim=1)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", mostly_slow(CASES, fast=CASES[::4]), ids=str)
 def test_every_case_in_every_dtype_whole_cut_and_step_by_step(case: Case) -> None:
     machine = case.make()
     methods = {"cascade", compile(machine).plan.method}
@@ -58,7 +62,7 @@ def test_every_case_in_every_dtype_whole_cut_and_step_by_step(case: Case) -> Non
         assert torch.equal(by_steps(network, batch[:, :40]), expected[:, :40])
 
 
-@pytest.mark.parametrize("name", ["s5", "cerny_4", "q8"])
+@pytest.mark.parametrize("name", mostly_slow(["s5", "cerny_4", "q8"], fast=["s5"]))
 def test_a_thousand_single_steps(name: str) -> None:
     network = compile(named(name))
     batch = words(network.machine, 1000)
@@ -305,3 +309,62 @@ def test_the_plan_says_why() -> None:
     assert compile(named("s5_points"), "group").plan.why == "asked for"
     assert "cheapest" in compile(named("parity")).plan.why
     assert "DeltaProduct" in str(compile(named("s5_points")))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "part"),
+    [
+        (torch.tensor([[0, 2]]), "letters 0 to 1"),
+        (torch.tensor([[-1, 0]]), "from -1 to 0"),
+        (torch.zeros(1, 0, dtype=torch.long), "there is no token"),
+    ],
+)
+def test_tokens(tokens: torch.Tensor, part: str) -> None:
+    network = compile(read("(ab)*"))
+    expect_one_line(lambda: network(tokens), part)
+
+
+def test_words() -> None:
+    network = compile(read("(ab)*"))
+    expect_one_line(lambda: network.run("abc"), "symbol 'c'")
+    expect_one_line(lambda: network.trace(""), "at least one letter")
+    expect_one_line(lambda: check(network, words=0), "at least one word")
+    expect_one_line(lambda: compile_program(network.machine).run([[0, 1]]), "one word")
+
+
+def test_an_empty_batch_is_fine() -> None:
+    network = compile(read("(ab)*"))
+    assert network(torch.zeros(0, 3, dtype=torch.long)).shape == (0, 3)
+
+
+def test_folders(tmp_path: Path) -> None:
+    expect_one_line(lambda: CompiledRNN.load(tmp_path), "holds no compiled network")
+    compile(read("(ab)*")).save(tmp_path)
+    config = json.loads((tmp_path / "compiled.json").read_text())
+    for broken in (
+        config | {"format": 99},
+        {key: value for key, value in config.items() if key != "stages"},
+        config | {"stages": [config["stages"][0] | {"d_model": 9}]},
+        config | {"stages": [config["stages"][0] | {"layer": "Magic"}]},
+        config | {"stages": [config["stages"][0] | {"options": ["value_dim"]}]},
+        config | {"stages": [with_option(config, value_dim=0)]},
+        config | {"stages": [with_option(config, value_dim=9)]},
+        config | {"stages": [with_option(config, columns=9)]},
+        [config],
+    ):
+        (tmp_path / "compiled.json").write_text(json.dumps(broken))
+        expect_one_line(lambda: CompiledRNN.load(tmp_path), "is not a compiled network")
+    (tmp_path / "compiled.json").write_text("{")
+    expect_one_line(lambda: CompiledRNN.load(tmp_path), "is not a compiled network")
+    (tmp_path / "compiled.json").write_text(json.dumps(config))
+    CompiledRNN.load(tmp_path)
+    weights = (tmp_path / "weights.safetensors").read_bytes()
+    for cut in (0, 4, 100, len(weights) - 1):
+        (tmp_path / "weights.safetensors").write_bytes(weights[:cut])
+        expect_one_line(lambda: CompiledRNN.load(tmp_path), "is not a compiled network")
+
+
+def with_option(config: dict[str, Any], **option: int) -> dict[str, Any]:
+    """The first stage of a saved network with an option of its layer changed."""
+    stage: dict[str, Any] = config["stages"][0]
+    return stage | {"options": stage["options"] | option}

@@ -4,23 +4,21 @@ The interpreter cuts bfloat16 off and multiplies its bits; here it rounds to nea
 the numbers, as the hardware does.
 """
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 
+from tests.helpers import mostly_slow
+from tests.ops.interpreter import INTERPRETED, expect_interpreted
+
 pytest.importorskip("triton")
 
-if os.environ.get("TRITON_INTERPRET") != "1":  # one interpreter a process: it is set at import
+if not INTERPRETED:
 
+    @pytest.mark.slow
     def test_in_the_interpreter() -> None:
-        env = os.environ | {"TRITON_INTERPRET": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-3000:]
+        expect_interpreted("slow", __file__)
 
 else:
     import numpy as np
@@ -130,23 +128,29 @@ else:
         x = torch.zeros(1, 5, 1, 2, 32, dtype=torch.bfloat16)
         assert choose.runs_in_short_chunks(x[:, :, 0], x, x, None, torch.float32, 5)
 
-    @pytest.mark.parametrize("beta", [0.0, 1.0, 2.0, None])
-    @pytest.mark.parametrize(("time", "key", "value"), [(1, 16, 16), (17, 32, 16), (40, 32, 32)])
+    @pytest.mark.parametrize("beta", mostly_slow([0.0, 1.0, 2.0, None], fast=[2.0, None]))
+    @pytest.mark.parametrize(
+        ("time", "key", "value"),
+        mostly_slow([(1, 16, 16), (17, 32, 16), (40, 32, 32)], fast=[(17, 32, 16)]),
+    )
     def test_gradients(time: int, key: int, value: int, beta: float | None) -> None:
         found = errors(time, key, value, beta)
         assert small(found), found
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("use", ["y", "state", "both"])
     @pytest.mark.parametrize("start", [False, True])
     def test_states(use: str, start: bool) -> None:
         found = errors(21, 16, 32, None, use=use, start=start)
         assert small(found), found
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("few_keys", [1, 2, 5])
     def test_reflections_on_few_keys(few_keys: int) -> None:
         found = errors(64, 32, 32, 2.0, few_keys=few_keys)
         assert small(found), found
 
+    @pytest.mark.slow
     def test_keys_as_they_are() -> None:
         found = errors(33, 16, 16, 1.0, normalize=False)
         assert small(found), found
@@ -178,13 +182,16 @@ else:
         )
         return y, final
 
-    @pytest.mark.parametrize("start", [False, True])
-    @pytest.mark.parametrize("beta", [0.0, 1.0, 2.0, None])
-    @pytest.mark.parametrize(("time", "size"), [(1, 16), (16, 32), (40, 32)])
+    @pytest.mark.parametrize("start", mostly_slow([False, True], fast=[True]))
+    @pytest.mark.parametrize("beta", mostly_slow([0.0, 1.0, 2.0, None], fast=[2.0]))
+    @pytest.mark.parametrize(
+        ("time", "size"), mostly_slow([(1, 16), (16, 32), (40, 32)], fast=[(40, 32)])
+    )
     def test_values(time: int, size: int, beta: float | None, start: bool) -> None:
         y, final = values(time, size, beta, start=start)
         assert y < 3e-3 and final < 3e-5, (y, final)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("few_keys", [1, 5])
     def test_the_state_stays_right_among_few_keys(few_keys: int) -> None:
         _, final = values(256, 32, 2.0, few_keys=few_keys, start=True)
@@ -198,6 +205,7 @@ else:
         _, got = ops.delta_rule(k, k, 0 * k, beta, initial_state=state, backend="triton")
         torch.testing.assert_close(got, state, rtol=0, atol=3e-5)
 
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
     @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
     @pytest.mark.parametrize("which", ["k", "v", "beta"])

@@ -1,0 +1,35 @@
+"""Which backend runs: what cannot is refused with the reason and the way out."""
+
+import importlib.util
+
+import pytest
+
+from statetrack import ops
+from tests.ops.cases import Case
+from tests.ops.test_checks import call, each_case
+
+
+@each_case
+def test_backends_that_cannot_run(case: Case) -> None:
+    with pytest.raises(ValueError, match="backend='cuda' is not one of auto, reference, torch"):
+        call(case, backend="cuda")
+    with pytest.raises(ValueError, match="backend='triton' cannot run .* take"):
+        call(case, backend="triton")
+
+
+def test_missing_package_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "numba" else find_spec(name)
+    )
+    with pytest.raises(
+        ValueError, match=r"numba is not installed; pip install 'statetrack\[cpu\]'"
+    ):
+        ops.explain_backend("selective_scan", backend="numba")
+    choice = ops.explain_backend("selective_scan")
+    assert choice.backend == "torch" and "numba is not installed" in choice.reason
+
+
+def test_unknown_op_is_named() -> None:
+    with pytest.raises(ValueError, match="op='delta_rul' is not one of delta_product, delta_rule"):
+        ops.explain_backend("delta_rul")

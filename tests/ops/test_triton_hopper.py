@@ -1,0 +1,181 @@
+"""The kernels of every op fit on Hopper: they are compiled for it, and need no GPU for that."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import mostly_slow
+from tests.ops.hopper import SHARED_MEMORY, for_hopper
+from tests.ops.interpreter import INTERPRETED
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
+rows_and_pieces = pytest.mark.parametrize(
+    "cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "pieces"]
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@rows_and_pieces
+@pytest.mark.parametrize("size", mostly_slow([32, 128], fast=[32]))
+def test_delta_fits_on_hopper(size: int, cut: str) -> None:
+    import triton.language as tl
+
+    from statetrack.ops.delta.triton import recurrent as delta
+
+    shape = {"N": 1, "K": size, "V": size, "SCALE": 1.0, "NORMALIZE": True, "EVERY": 256}
+    keys, values, warps = delta._forward_tile(size, size)
+    tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
+    rows = {"BT": delta._coefficient_rows(keys), "SAVE": True, "REPAIR": False}
+    types = f"*bf16 *bf16 *bf16 *bf16 - - *bf16 *fp32 *fp32 *fp32 *fp32 {cut}"
+    types += " i32 i32 i32 i32 i32 i32 i32"
+    stack, shared = for_hopper(delta._forward_kernel, types, warps, **shape, **tile, **rows)
+    assert stack == 0 and shared <= SHARED_MEMORY
+    keys, values, warps = delta._backward_tile(size, size)
+    tile = {"BK": keys, "BV": values, "NV": size // values, "COMPUTE": tl.float32}
+    types = "*bf16 *bf16 *bf16 - - *fp32 *fp32 *fp32 *fp32 *bf16 *fp32"
+    types += f" *bf16 *bf16 *bf16 *bf16 - - {cut} i32 i32 i32 i32 i32 i32 i32"
+    offsets = None if cut == "-" else torch.zeros(1, 2, dtype=torch.long)
+    tile["registers"] = delta._registers(warps, offsets)
+    stack, shared = for_hopper(delta._backward_kernel, types, warps, **shape, **tile)
+    assert stack == 0 and shared <= SHARED_MEMORY
+
+
+@rows_and_pieces
+@pytest.mark.parametrize("size", mostly_slow([16, 32], fast=[16]))
+def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
+    from statetrack.ops.delta.triton import short
+
+    shape = {"K": size, "V": size, "ROWS": 16, "SCALE": 1.0, "NORMALIZE": True, "ASM": True}
+    types = "*bf16 *bf16 *fp32 *fp32 *fp32 *bf16 - *bf16 *bf16 *bf16 *fp32 *fp32"
+    types += f" {cut} i32 i32 i32 i32 i32"
+    stack, shared = for_hopper(short._backward_kernel, types, 1, stages=1, **shape)
+    assert stack == 0 and shared <= SHARED_MEMORY
+    types = f"*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32 i32"
+    shape["SAVE"] = True
+    stack, shared = for_hopper(short._forward_kernel, types, 1, stages=1, **shape)
+    assert stack == 0 and shared <= SHARED_MEMORY
+
+
+@rows_and_pieces
+@pytest.mark.parametrize(
+    ("channels", "size"), mostly_slow([(256, 16), (3, 5), (1, 1)], fast=[(256, 16)])
+)
+def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
+    import triton.language as tl
+
+    from statetrack.ops.selective import triton as selective
+
+    padded = selective.power_of_two(size)
+    tile = {"N": size, "BC": selective._block(channels, size, 256), "BN": padded, "LOW": -1.0}
+    tile |= {"BC_token": 8 + 2 * size, "COMPUTE": tl.float32}
+    inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
+    types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32"
+    stack, _ = for_hopper(selective._forward_kernel, types, 1, **tile, SAVE=True)
+    assert stack == 0
+    types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - {cut}"
+    types += " i32 i32 i32 i32 i32"
+    stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, ASM=True)
+    assert stack == 0
+    tile["registers"] = selective.REGISTERS
+    stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, ASM=True)
+    assert stack <= 128
+
+
+@pytest.mark.parametrize(
+    "vector", mostly_slow([True, False], fast=[True]), ids=["vector", "scalar"]
+)
+@pytest.mark.parametrize(
+    ("key", "value"), mostly_slow([(32, 32), (64, 64), (64, 65), (128, 128)], fast=[(32, 32)])
+)
+def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> None:
+    import triton.language as tl
+
+    from statetrack.ops.linear_attention.triton import recurrent as la
+
+    shape = {"K": key, "V": value, "PV": la._padded(value), "SCALE": 1.0, "VECTOR": vector}
+    keys, values, warps = la._forward_tile(key, value)
+    tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
+    types = "*bf16 *bf16 *bf16 *bf16 - *bf16 *fp32 *fp32 i32 i32 i32 i32"
+    rest = {"SAVE": True, "EVERY": la.KEEP_EVERY}
+    stack, _ = for_hopper(la._forward_kernel, types, warps, **shape, **tile, **rest)
+    assert stack == 0
+    keys, values, warps = la._backward_tile(key, value)
+    tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
+    types = "*bf16 *bf16 *bf16 *bf16 - *fp32 *bf16 *fp32 *bf16 *bf16 *bf16 *bf16 -"
+    types += " i32 i32 i32 i32"
+    stack, _ = for_hopper(la._backward_kernel, types, warps, **shape, **tile)
+    assert stack == 0
+
+
+@pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
+def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
+    from statetrack.ops.linear_attention.triton import chunked as chunks
+
+    size, count, x = 128, chunks.CHUNK, f"*{dtype}"
+    precision = {"PRECISION": "bf16" if dtype == "bf16" else "tf32x3"}
+    shape = {"K": size, "V": size, "C": count, "SCALE": 1.0}
+    tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
+    keys, options = chunks._scores_tile(size, precision["PRECISION"])
+    warps = options["num_warps"]
+    types = f"{x} {x} {x} {x} {x} *fp32 *fp32 i32 i32"
+    made = [for_hopper(chunks._scores_kernel, types, warps, **tree, BK=keys, **precision)]
+    keys, values, warps, _ = chunks._states_tile(size, size)
+    for key, reverse in (("*fp32", False), (x, True)):
+        tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
+        types = f"{key} {x} *fp32 - {x} *fp32 i32 i32 i32"
+        made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
+    keys, values, warps, _ = chunks._outputs_tile(size, size)
+    for key, reverse in ((x, False), ("*fp32", True)):
+        tile = {"BK": keys, "BV": values, "REVERSE": reverse}
+        types = f"{key} {x} {x} {x} {x} i32 i32 i32"
+        made += [for_hopper(chunks._outputs_kernel, types, warps, **shape, **tile, **precision)]
+    keys, values, warps, _ = chunks._ends_tile(size, size, precision["PRECISION"])
+    tile = {"BK": keys, "BV": values}
+    types = f"{x} {x} {x} {x} {x} {x} *fp32 i32 i32 i32"
+    made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
+    keys, options = chunks._gates_tile(size, precision["PRECISION"])
+    warps = options["num_warps"]
+    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} i32 i32 i32 i32"
+    made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
+    assert all(shared <= SHARED_MEMORY for _, shared in made)
+
+
+@rows_and_pieces
+@pytest.mark.parametrize("weights", mostly_slow(["*fp32", "*bf16"], fast=["*fp32"]))
+def test_convolution_fits_on_hopper(weights: str, cut: str) -> None:
+    import triton.language as tl
+
+    from statetrack.ops.convolution import triton as convolution
+
+    tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
+    rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
+    types = f"*bf16 {weights} {weights} - *bf16 *fp32 {cut} i32 i32 i32 i32 - - i32 i32"
+    stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
+    assert stack == 0
+    types = f"*bf16 {weights} {weights} - *bf16 *fp32 *bf16 *fp32 *fp32 {cut}"
+    types += " i32 i32 i32 i32 i32 - - i32 i32"
+    stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
+    assert stack == 0
+
+
+@pytest.mark.parametrize("size", mostly_slow([32, 64], fast=[32]))
+def test_slstm_fits_on_hopper(size: int) -> None:
+    import triton.language as tl
+
+    from statetrack.ops.slstm import triton as slstm
+
+    shape = {"D": size, "BD": size, "ROWS": slstm.ROWS, "EXACT": False, "COMPUTE": tl.float32}
+    shape["ON_CHIP"] = size <= slstm.ON_CHIP_SIZE
+    warps = slstm._warps(size)
+    types = "*fp32 *fp32 - *fp32 *fp32 *fp32 i32 i32 i32"
+    _, shared = for_hopper(slstm._forward_kernel, types, warps, **shape, SAVE=True)
+    assert shared <= SHARED_MEMORY
+    types = "*fp32 *fp32 - *fp32 *fp32 *fp32 *fp32 - i32 i32 i32"
+    _, shared = for_hopper(slstm._backward_kernel, types, warps, **shape)
+    assert shared <= SHARED_MEMORY
