@@ -303,6 +303,7 @@ def test_commands_fill_their_cell_and_no_other(
         assert shown == [config.fingerprint for config in cell.planned]
 
 
+@pytest.mark.slow
 def test_the_command_makes_page_summary_and_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
