@@ -6,13 +6,11 @@ import platform
 import subprocess
 import sys
 import time
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-
-import statetrack
 
 __all__ = ["code", "environment"]
 
@@ -45,7 +43,7 @@ def code() -> dict[str, Any]:
 
     `dirty` says whether files of the package differ from the commit. Both are None outside git.
     """
-    return {"version": statetrack.__version__} | _checkout(PACKAGE)
+    return {"version": import_module("statetrack").__version__} | _checkout(PACKAGE)
 
 
 @functools.cache
