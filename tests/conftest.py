@@ -1,5 +1,9 @@
 """Shape annotations become checks, and bf16 products stay clear of a trap on some virtual CPUs."""
 
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -11,3 +15,13 @@ if not torch.cuda.is_available():  # on a GPU models are compiled, and the check
     install_import_hook("statetrack", "beartype.beartype")
 
 torch.set_num_threads(1)  # the suite runs in two processes on two cores
+
+
+@pytest.fixture(autouse=True)
+def registries_as_they_were() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    from statetrack.layers import registry
+    from statetrack.tasks import _registry
+
+    with patch.dict(registry.LAYERS), patch.dict(_registry._REGISTERED):
+        yield

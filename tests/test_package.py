@@ -9,13 +9,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 import statetrack
-from statetrack.layers import registry
-from statetrack.tasks import _registry
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "statetrack"
@@ -35,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "automata": set(),
     "tasks": {"automata"},
     "compiler": {"automata", "layers", "models", "ops", "eigenvalues"},
-    "runs": {"config", "tasks"},
+    "runs": {"config"},
     "training": {*BELOW_MODELS, "models", "tasks", "runs"},
     "analysis": {*BELOW_MODELS, "models", "tasks", "runs", "compiler", "training"},
     "sweep": {"config", "runs", "training"},
@@ -334,19 +331,15 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 @each_page
 def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every python block of a page runs, one after the other in one namespace.
-
-    What a page registers is forgotten afterwards.
-    """
+    """Every python block of a page runs, one after the other in one namespace."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     assert text.count("```") % 2 == 0
     namespace: dict[str, object] = {"__name__": page.stem}
-    with patch.dict(registry.LAYERS), patch.dict(_registry._REGISTERED):
-        for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-            line = text[: match.start()].count("\n") + 1
-            code = "\n" * line + match.group(1)
-            exec(compile(code, str(page), "exec"), namespace)
+    for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        line = text[: match.start()].count("\n") + 1
+        code = "\n" * line + match.group(1)
+        exec(compile(code, str(page), "exec"), namespace)
 
 
 @each_page

@@ -14,7 +14,6 @@ import pytest
 from statetrack.cli import app, main
 from statetrack.cli import train as train_command
 from tests.cli.words import SMALL, complaint
-from tests.layers.foreign import registry_as_it_was
 
 NAMES = [command.__name__ for command in app.commands()]
 
@@ -146,8 +145,7 @@ def test_code_of_ones_own_is_imported_first(
         "tasks.register(dataclasses.replace(tasks.get('parity'), name='parity_for_a_test'))\n"
     )
     words = ["--import", str(file), "train", *SMALL, "--out", str(tmp_path), "--device", "cpu"]
-    with registry_as_it_was():
-        assert main([*words, "--model", "MineForATest", "--task", "parity_for_a_test"]) == 0
+    assert main([*words, "--model", "MineForATest", "--task", "parity_for_a_test"]) == 0
     assert "parity_for_a_test MineForATest [-1, 1]" in capsys.readouterr().out
     assert main(["--import", "no_such_module_for_a_test", "tasks"]) == 2
     assert main(["tasks", f"--import={tmp_path / 'gone.py'}"]) == 2

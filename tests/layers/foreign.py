@@ -1,13 +1,11 @@
 """A layer as somebody else would write it: only what it must have."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from statetrack.layers import Layer, registry
+from statetrack.layers import Layer
 
 
 class Leaky(Layer):
@@ -36,14 +34,3 @@ class Leaky(Layer):
             h = self.rate * h + inputs
             rows.append(h)
         return torch.stack(rows, dim=1), {"recurrent": h}
-
-
-@contextmanager
-def registry_as_it_was() -> Iterator[None]:
-    """What is registered inside is forgotten afterwards."""
-    before = dict(registry.LAYERS)
-    try:
-        yield
-    finally:
-        registry.LAYERS.clear()
-        registry.LAYERS.update(before)

@@ -12,14 +12,8 @@ from statetrack.layers import DeltaNet, Layer, registry
 from statetrack.training import RunConfig, run
 from tests.helpers import unhooked
 from tests.layers.cases import SIZES, every_layer
-from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.layers.foreign import Leaky
 from tests.training import tiny
-
-
-@pytest.fixture(autouse=True)
-def own_registry() -> Any:
-    with registry_as_it_was():
-        yield
 
 
 def test_the_table_of_cases_has_every_layer() -> None:

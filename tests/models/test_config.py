@@ -12,16 +12,10 @@ from statetrack.config import Config, frozen_defaults, plain
 from statetrack.layers import DeltaNet, registry
 from statetrack.models import BackboneConfig, Mixer, TaggerConfig
 from tests.layers.cases import SIZES, every_layer
-from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.layers.foreign import Leaky
 from tests.models.cases import TOKENS, backbone, build, small
 
 # ---------------------------------------------------------------------------------------- mixers
-
-
-@pytest.fixture(autouse=True)
-def own_registry() -> Any:
-    with registry_as_it_was():
-        yield
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from statetrack.models import Tagger, TaggerConfig, paper_config
-from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.layers.foreign import Leaky
 
 
 def count(config: TaggerConfig) -> int:
@@ -33,9 +33,8 @@ def test_every_layer_of_a_stack_has_the_options() -> None:
 
 
 def test_a_class_of_your_own() -> None:
-    with registry_as_it_was():
-        config = paper_config(Leaky, vocab_size=3, num_layers=1, rate=0.25)
-        assert dict(config.backbone.mixers[0].options) == {"rate": 0.25}
+    config = paper_config(Leaky, vocab_size=3, num_layers=1, rate=0.25)
+    assert dict(config.backbone.mixers[0].options) == {"rate": 0.25}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from statetrack.models import Tagger
 from tests.helpers import relative_error
 from tests.layers.cases import every_layer
-from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.layers.foreign import Leaky
 from tests.models.cases import TOKENS, build, small
 
 HYBRID = ("DeltaNet", "Attention", "Mamba", "SLSTM")
@@ -110,16 +110,15 @@ def test_a_model_can_be_copied_and_its_config_sent_away() -> None:
 
 
 def test_a_layer_of_your_own_in_a_hybrid() -> None:
-    with registry_as_it_was():
-        config = small("DeltaNet", mixers=["DeltaNet", (Leaky, {"rate": 1})])
-        model = build(config).double()
-        scores, _ = model(TOKENS)
-        first, middle = model(TOKENS[:, :9])
-        second, _ = model(TOKENS[:, 9:], middle)
-        assert relative_error(torch.cat([first, second], dim=1), scores) < 1e-9
-        loss = scores.square().sum()
-        loss.backward()
-        assert all(p.grad is not None for p in model.parameters())
-        again = Tagger(type(config).from_json(config.to_json())).double()
-        again.load_state_dict(model.state_dict())
-        assert torch.equal(again(TOKENS)[0], scores)
+    config = small("DeltaNet", mixers=["DeltaNet", (Leaky, {"rate": 1})])
+    model = build(config).double()
+    scores, _ = model(TOKENS)
+    first, middle = model(TOKENS[:, :9])
+    second, _ = model(TOKENS[:, 9:], middle)
+    assert relative_error(torch.cat([first, second], dim=1), scores) < 1e-9
+    loss = scores.square().sum()
+    loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+    again = Tagger(type(config).from_json(config.to_json())).double()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(TOKENS)[0], scores)

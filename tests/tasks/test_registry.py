@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,15 +20,6 @@ from .oracles import draw
 
 MACHINE = Machine.from_table([[1, 0], [2, 0], [2, 2]], accepting=[0, 2], alphabet="xy")
 TABLE = {"delta": [[1, 0], [2, 0], [2, 2]], "accepting": [0, 2], "alphabet": "xy"}
-
-
-@pytest.fixture(autouse=True)
-def no_trace() -> Iterator[None]:
-    """What a test registers is gone after it."""
-    before = dict(_registry._REGISTERED)
-    yield
-    _registry._REGISTERED.clear()
-    _registry._REGISTERED.update(before)
 
 
 def own(name: str = "mine") -> Task:

@@ -14,7 +14,7 @@ from statetrack.training.folding import folded, norms_before_projections
 from statetrack.training.stacked import Stacked
 from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL, SIZES, every_layer
-from tests.layers.foreign import Leaky, registry_as_it_was
+from tests.layers.foreign import Leaky
 from tests.training import tiny
 
 
@@ -95,36 +95,33 @@ class Wrong(Leaky):
     ],
 )
 def test_a_wrong_declaration_is_an_error(what: str, message: str) -> None:
-    with registry_as_it_was():
-        backbone = BackboneConfig(mixers=[(Wrong, {"what": what})], d_model=D_MODEL)
-        model = Tagger(TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone))
-        with pytest.raises(ValueError, match=message):
-            norms_before_projections(model)
+    backbone = BackboneConfig(mixers=[(Wrong, {"what": what})], d_model=D_MODEL)
+    model = Tagger(TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone))
+    with pytest.raises(ValueError, match=message):
+        norms_before_projections(model)
 
 
 @pytest.mark.parametrize("norm", ["rms", "layer"])
 def test_a_layer_that_declares_nothing_is_not_folded(norm: str) -> None:
     """And so the function stays the same: only the norms of the MLPs are folded."""
-    with registry_as_it_was():
-        register(Leaky)
-        test_a_folded_model_is_the_same("Leaky", norm)
-        found = norms_before_projections(tagger("Leaky", norm))
+    register(Leaky)
+    test_a_folded_model_is_the_same("Leaky", norm)
+    found = norms_before_projections(tagger("Leaky", norm))
     assert list(found) == [f"backbone.blocks.{index}.mlp_norm.weight" for index in (0, 1)]
 
 
 def test_a_layer_of_your_own_trains_folded_as_alone() -> None:
     """By the stacked executor, which folds, and by the eager one, which does not."""
-    with registry_as_it_was():
-        register(Leaky)
-        config = tiny.config(model=tiny.model("Leaky"))
-        ended = []
-        for executor in (Stacked, Eager):
-            engine = Engine([config], executor=executor)
-            for _ in engine:
-                pass
-            ended.append(engine.executor.weights_of(0))
-        for name, got in ended[0].items():
-            torch.testing.assert_close(got, ended[1][name], rtol=1e-3, atol=1e-5)
+    register(Leaky)
+    config = tiny.config(model=tiny.model("Leaky"))
+    ended = []
+    for executor in (Stacked, Eager):
+        engine = Engine([config], executor=executor)
+        for _ in engine:
+            pass
+        ended.append(engine.executor.weights_of(0))
+    for name, got in ended[0].items():
+        torch.testing.assert_close(got, ended[1][name], rtol=1e-3, atol=1e-5)
 
 
 def test_the_weights_of_folded_norms_are_ones() -> None:
