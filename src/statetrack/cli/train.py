@@ -41,7 +41,7 @@ class Data:
     """What is learnt."""
 
     task: str = "parity"
-    """See `statetrack tasks`; also a group (a5_x_z2), a machine (counter_5), a JSON table (my.json),
+    """See `statetrack tasks`; also a group (a5_x_z2), a machine (counter_5), a JSON table (my.json)
     or a regular expression ('regex:(a|b)*ab')."""
     lengths: tuple[int, int] | None = None
     """Training lengths, from and to; by default the task's."""
