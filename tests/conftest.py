@@ -1,5 +1,6 @@
 """Shape annotations become checks, and bf16 products stay clear of a trap on some virtual CPUs."""
 
+import signal
 from collections.abc import Iterator
 from unittest.mock import patch
 
@@ -15,6 +16,8 @@ if not torch.cuda.is_available():  # on a GPU models are compiled, and the check
     install_import_hook("statetrack", "beartype.beartype")
 
 torch.set_num_threads(1)  # the suite runs in two processes on two cores
+# A shell that starts the suite in the background has it ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
