@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from importlib import import_module
 from unittest.mock import patch
 
 import pytest
@@ -11,6 +12,7 @@ from jaxtyping import install_import_hook
 from statetrack._amx import avoid_amx_trap
 
 avoid_amx_trap()
+import_module("statetrack.config")  # before the hook, which would check its every value once more
 
 if not torch.cuda.is_available():  # on a GPU models are compiled, and the checks cannot be
     install_import_hook("statetrack", "beartype.beartype")

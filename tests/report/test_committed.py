@@ -27,6 +27,7 @@ def archived() -> list[ArchivedRun]:
     return archived_runs(RESULTS)
 
 
+@pytest.mark.slow
 def test_the_pages_are_what_the_archive_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     results, page = Path("results"), Path("docs/results.md")
