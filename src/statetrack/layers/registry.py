@@ -83,7 +83,7 @@ def get(name: str) -> type[Layer]:
     near = did_you_mean(name, LAYERS, cutoff=0.0)
     raise ValueError(
         f"there is no layer {name!r}; {near}The layers are {', '.join(LAYERS)}; "
-        "statetrack.layers.register adds one of your own; `statetrack --import FILE.py` loads it first"
+        "statetrack.layers.register adds one of your own, which `statetrack --import` loads"
     )
 
 
