@@ -46,13 +46,13 @@ class Block(nn.Module):
         state: LayerState | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
-        pieces: ops.Pieces | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
         mixed, state = self.mixer(
-            self.mixer_norm(x), state, read_at=read_at, pieces=pieces, mask=mask
+            self.mixer_norm(x), state, read_at=read_at, cu_seqlens=cu_seqlens, mask=mask
         )
         x = self._add(at_times(x, read_at), mixed, generator)
         if self.mlp is not None and self.mlp_norm is not None:
@@ -91,7 +91,7 @@ class Backbone(nn.Module):
         state: tuple[LayerState, ...] | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
-        pieces: ops.Pieces | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], tuple[LayerState, ...]]:
@@ -109,7 +109,7 @@ class Backbone(nn.Module):
                 x,
                 None if state is None else state[index],
                 read_at=read_at if index == last else None,
-                pieces=pieces,
+                cu_seqlens=cu_seqlens,
                 mask=mask,
                 generator=generator,
             )

@@ -53,15 +53,15 @@ class Tagger(nn.Module):
         state: tuple[LayerState, ...] | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
-        pieces: ops.Pieces | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked classes"], tuple[LayerState, ...]]:
         """Scores after every token, or only at the times `read_at` of each sequence.
 
         Asking for few times saves the work above the last mixer everywhere else: nearly half of a
-        model of two layers where one answer per sequence counts. With `pieces` a row holds
-        several sequences, for layers that take them.
+        model of two layers where one answer per sequence counts. With `cu_seqlens` a row
+        holds several sequences, for layers that take them.
 
         `mask` is True at tokens and False at padding, on the left or the right: scores and states
         are those of each sequence alone, and scores at padding are zero. What token stands there
@@ -73,7 +73,7 @@ class Tagger(nn.Module):
             self.embedding(tokens),
             state,
             read_at=read_at,
-            pieces=pieces,
+            cu_seqlens=cu_seqlens,
             mask=mask,
             generator=generator,
         )
