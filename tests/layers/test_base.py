@@ -449,7 +449,7 @@ def test_a_layer_can_be_copied_and_printed(name: str) -> None:
     text = repr(layer)
     assert text.startswith(f"{name}(") and "d_model=16" in text
     for option, value in SIZES[name].items():
-        assert f"{option}={value}" in text or option == "forget_gate"
+        assert f"{option}={value!r}" in text or option == "forget_gate"
     assert ("eigen_range=(-1.0, 1.0)" in text) == (name not in NOT_LINEAR)
 
 

@@ -594,4 +594,5 @@ def _varlen(
     q, k, v = (part.flatten(0, 1) for part in (q, *_shared(k, v, q.shape[2])))
     reach = (-1 if window is None else window - 1, 0)
     y = varlen_attn(q, k, v, offsets, offsets, rows.longest, rows.longest, window_size=reach)
+    assert isinstance(y, Tensor)
     return y.unflatten(0, (batch, time))
