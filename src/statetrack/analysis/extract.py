@@ -443,9 +443,9 @@ def _no_machine(found: Extraction) -> list[str]:
     else:
         verdict = "the model has learnt no finite machine: no two lengths in a row agree"
     lines = [verdict, f"states: {sizes}"]
-    first = found.attempts[0]
-    if first.states is not None and found.ended not in ("not yet", "time"):
-        lines.append(f"it may still have one to fewer letters: try lengths below {first.length}")
+    first, *others = found.attempts
+    if len(others) == 1 and found.ended in ("states", "contradiction"):
+        lines.append(f"it may have one for shorter words: try lengths below {first.length}")
     return lines
 
 
