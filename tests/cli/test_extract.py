@@ -70,6 +70,21 @@ def test_ctrl_c_gives_what_was_found(
     assert "stopped" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_is_never_silent(
+    terminal: bool,
+    trained: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setattr("statetrack.cli.extract.LINE_S", 0.0)
+    main(["extract", str(trained), "--longest", "16", "--max-states", "4"])
+    told = capsys.readouterr().err
+    assert "length 8: 0 states so far, 0 words asked" in told
+    assert ("\x1b[K" in told) == terminal and told.endswith("\x1b[K" if terminal else "asked\n")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

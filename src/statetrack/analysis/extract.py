@@ -8,7 +8,7 @@ same at two lengths in a row; the model is trusted up to the last length before 
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -217,8 +217,12 @@ def extractions(
     seconds: float = 60.0,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Extraction]:
-    """The same, with what is known after each length; the last one is what `extract` returns."""
+    """The same, with what is known after each length; the last one is what `extract` returns.
+
+    `progress` is told in words what is being done, before every batch.
+    """
     if len(lengths) < 2 or list(lengths) != sorted(set(lengths)) or lengths[0] < 1:
         raise ValueError(f"lengths={list(lengths)} must be two or more, rising, from 1 on")
     for name, value in (("epsilon", epsilon), ("delta", delta)):
@@ -227,7 +231,7 @@ def extractions(
     if max_states < 1 or seconds <= 0:
         raise ValueError(f"max_states={max_states} and seconds={seconds} must be positive")
     box = black_box(model, task, alphabet=alphabet, before=before, device=device)
-    return _Search(box, max_states, epsilon, delta, seconds, seed).run(lengths)
+    return _Search(box, max_states, epsilon, delta, seconds, seed, progress).run(lengths)
 
 
 class _OutOfTime(Unlearnable):
@@ -245,12 +249,15 @@ class _Search:
         delta: float,
         seconds: float,
         seed: int,
+        progress: Callable[[str], None],
     ) -> None:
         self.box, self.max_states, self.seconds = box, max_states, seconds
+        self.progress = progress
         self.epsilon, self.delta = epsilon, delta
         self.rng = np.random.default_rng(seed)
         self.begun = time.monotonic()
         self.rounds = 0
+        self.length = 0
         self.tried = 0  # words of the mixture and of `every_word`
         self.table: Table | None = None
         self.short: tuple[IntArray, IntArray] | None = None  # every word of a length, its answers
@@ -270,6 +277,7 @@ class _Search:
         )
         last: Machine | None = None
         for length in lengths:
+            self.length = length
             ended: Ended = "longest" if length == lengths[-1] else "not yet"
             words, why = 0, None
             wrong: tuple[Disagreement, ...] = ()
@@ -315,6 +323,8 @@ class _Search:
     def tick(self) -> None:
         if self.elapsed > self.seconds:
             raise _OutOfTime(f"the {self.seconds:g} seconds are over")
+        states = 0 if self.table is None else len(self.table.hypothesis.access) - 1
+        self.progress(f"length {self.length}: {states} states so far, {self.queries} words asked")
 
     def learn(self, length: int) -> int:
         """Asks and tries until a whole round agrees with the hypothesis; its number of words."""
