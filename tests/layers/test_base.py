@@ -414,9 +414,9 @@ def test_masks_that_make_no_sense_are_refused() -> None:
     empty = torch.tensor([[True] * 4, [False] * 4])
     with pytest.raises(ValueError, match="row 1 of the mask has no token"):
         layer(x, mask=empty)
-    with pytest.raises(ValueError, match="leave out mask, or pieces"):
-        pieces = ops.Pieces(torch.tensor([[0, 4], [0, 4]]), 4)
-        layer(x, mask=torch.ones(2, 4, dtype=torch.bool), pieces=pieces)
+    with pytest.raises(ValueError, match="leave out mask, or cu_seqlens"):
+        packing = ops.Packing(torch.tensor([[0, 4], [0, 4]]), 4)
+        layer(x, mask=torch.ones(2, 4, dtype=torch.bool), cu_seqlens=packing)
 
 
 # ------------------------------------------------------------------------------ packed sequences
@@ -425,12 +425,12 @@ def test_masks_that_make_no_sense_are_refused() -> None:
 @every_layer
 def test_packed_sequences_are_those_alone_or_refused(name: str) -> None:
     layer, x = build(name), sequence(9)
-    pieces = ops.Pieces(torch.tensor([[0, 4, 9], [0, 7, 9]]), 7)
+    packing = ops.Packing(torch.tensor([[0, 4, 9], [0, 7, 9]]), 7)
     if not layer.packs:
-        with pytest.raises(ValueError, match=f"{name} has no kernel for pieces"):
-            layer(x, pieces=pieces)
+        with pytest.raises(ValueError, match=f"{name} does not take packed sequences"):
+            layer(x, cu_seqlens=packing)
         return
-    y, state = layer(x, pieces=pieces)
+    y, state = layer(x, cu_seqlens=packing)
     cuts = [x[:1, :4], x[:1, 4:], x[1:, :7], x[1:, 7:]]
     want = [layer(cut) for cut in cuts]
     assert relative_error(y.flatten(0, 1), torch.cat([out[0] for out, _ in want])) < 1e-12
