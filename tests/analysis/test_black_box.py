@@ -11,7 +11,7 @@ from statetrack import tasks
 from statetrack.analysis.black_box import NOT_A_NUMBER, black_box
 from statetrack.automata import Machine, groups, read
 from statetrack.compiler import compile
-from statetrack.models import Tagger, paper_config
+from statetrack.models import BackboneConfig, CausalLM, CausalLMConfig, Tagger, paper_config
 from statetrack.training import run
 from tests.training import tiny
 
@@ -86,6 +86,15 @@ def test_a_compiled_network_says_its_states() -> None:
     box = black_box(compile(machine))
     assert box.alphabet == machine.alphabet
     assert (box.ask(WORDS) == machine.run(WORDS)).all()
+
+
+def test_a_language_model_says_its_likeliest_token() -> None:
+    backbone = BackboneConfig(mixers=[("DeltaNet", {"num_heads": 2})] * 2, d_model=16)
+    model = CausalLM(CausalLMConfig(vocab_size=50, backbone=backbone)).eval()
+    box = black_box(model, alphabet={"yes": 17, "no": 42}, before=(1,))
+    with torch.no_grad():
+        scores, _ = model(torch.tensor([[1, 42, 17, 17, 42]]))
+    assert (box.ask(WORDS[:1]) == scores.argmax(-1).numpy()[:, 1:]).all()
 
 
 def test_functions_and_letters_in_any_order() -> None:

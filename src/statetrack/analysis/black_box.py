@@ -19,6 +19,7 @@ from statetrack.models import Tagger
 from statetrack.runs.folder import CONFIG, Run
 from statetrack.runs.stored import StoredRun
 from statetrack.tasks import Task
+from statetrack.training import RunConfig
 from statetrack.training.precision import autocast
 
 __all__ = ["NOT_A_NUMBER", "Alphabet", "BlackBox", "Model", "black_box"]
@@ -123,6 +124,11 @@ def black_box(
             raise ValueError(f"{model} is not the folder of a run: it has no {CONFIG}")
         model = Run(Path(model))
     if isinstance(model, StoredRun):
+        if not isinstance(model.config, RunConfig):
+            raise ValueError(
+                f"{model.place} is a run of the kind {model.config.KIND!r}, which has no task; "
+                "give its model and an alphabet"
+            )
         if alphabet is None and task is None:
             task = model.config.learns
         precision = model.config.precision

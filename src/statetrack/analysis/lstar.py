@@ -9,6 +9,7 @@ be any state that goes on in the same way.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -82,6 +83,7 @@ class Table:
         self.queries = 0
         self._tick = tick
         self._answer: dict[Word, int] = {(): FREE}
+        self._row: dict[Word, Word] = {}
         self._suffixes: list[Word] = [()]
         self._access: list[Word] = [()]
         self.hypothesis = self._close()
@@ -126,9 +128,12 @@ class Table:
         return Hypothesis(np.array(delta), np.array(answers), tuple(self._access))
 
     def _rows(self, words: Sequence[Word]) -> list[Word]:
-        asked = self._ask([word + suffix for word in words for suffix in self._suffixes])
-        width = len(self._suffixes)
-        return [tuple(asked[i : i + width]) for i in range(0, len(asked), width)]
+        """A row only ever grows: what it lacks are the answers to the newest suffixes."""
+        lacks = [(word, self._suffixes[len(self._row.get(word, ())) :]) for word in words]
+        asked = iter(self._ask([word + suffix for word, new in lacks for suffix in new]))
+        for word, new in lacks:
+            self._row[word] = self._row.get(word, ()) + tuple(islice(asked, len(new)))
+        return [self._row[word] for word in words]
 
     def _ask(self, words: Sequence[Word]) -> list[int]:
         """The answers to these words; each is asked once, words of one length together."""
