@@ -67,7 +67,25 @@ def test_ctrl_c_gives_what_was_found(
     assert "stopped; this was found so far:" in out and "trusted to 8 letters" in out
     monkeypatch.setattr(analysis, "extractions", fake(interrupt=True))
     assert main(["extract", str(trained)]) == 130
-    assert "stopped" in capsys.readouterr().err
+    assert "nothing was found" in capsys.readouterr().err
+
+
+def test_without_a_machine_nothing_is_written(
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def extractions(model: str, **options: object) -> Iterator[analysis.Extraction]:
+        yield analysis.extract(
+            lambda tokens: tokens.cumsum(1), alphabet=2, lengths=(4, 8), max_states=3
+        )
+
+    monkeypatch.setattr(analysis, "extractions", extractions)
+    assert main(["extract", str(trained), "--out", str(tmp_path / "machine.json")]) == 1
+    out = capsys.readouterr().out
+    assert "no finite machine" in out and "nothing was written" in out
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("terminal", [True, False])

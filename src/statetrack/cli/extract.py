@@ -83,12 +83,15 @@ def extract(
         stopped = True
     progress.clear()
     if found is None:
-        raise KeyboardInterrupt
+        print("stopped before the first length was done: nothing was found", file=sys.stderr)
+        return 130
     if stopped:
         print("stopped; this was found so far:")
     print(found if target is None else replace(found, target=target))
     if out is not None and found.machine is not None:
         print(f"Machine: {found.save(out)}")
+    elif out is not None:
+        print(f"nothing was written to {out}: there is no machine")
     if stopped:
         return 130
     return 0 if found.machine is not None else 1
