@@ -18,7 +18,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "GLA": {"num_heads": 2},
     "LSTM": {},
     "Mamba": {"d_state": 4},
-    "Mamba2": {"d_state": 6, "head_dim": 8},
+    "Mamba2": {"d_state": 6, "head_dim": 8, "num_groups": 2},
     "MLSTM": {"num_heads": 2},
     "RWKV7": {"num_heads": 2, "gate_rank": 4},
     "SLSTM": {"num_heads": 2},

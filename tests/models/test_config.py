@@ -232,6 +232,7 @@ OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
     "expand_k": 1.0,
     "gate_rank": 3,
     "d_state": 5,
+    "num_groups": 4,
     "expand": 3,
     "dt_rank": 3,
     "block_size": 2,
