@@ -21,6 +21,7 @@ from statetrack.layers.parts import (
     linear,
     merge_heads,
     split_heads,
+    wide,
 )
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
 
@@ -205,10 +206,10 @@ class DeltaFamily(Layer):
         if not self.qk_silu:
             v = silu(v)
         micro = (self.num_householders, self.num_value_heads)
-        beta = self.eigen_range.beta(torch.sigmoid(_wide(self.beta_proj(x))))
+        beta = self.eigen_range.beta(torch.sigmoid(wide(self.beta_proj(x))))
         decay = None
         if self.decay_proj is not None and self.A_log is not None and self.dt_bias is not None:
-            step = softplus(_wide(self.decay_proj(x)) + self.dt_bias)
+            step = softplus(wide(self.decay_proj(x)) + self.dt_bias)
             decay = torch.exp(-torch.exp(self.A_log) * step)
         return _Inputs(
             q=self._by_value_head(split_heads(q, self.num_heads)),
@@ -222,12 +223,7 @@ class DeltaFamily(Layer):
     def _by_value_head(self, x: Float[Tensor, "*shape heads key"]) -> Float[Tensor, "*shape _ key"]:
         """Queries or keys, normalised here if `qk_eps` is given, once for each head they serve."""
         if self.qk_eps:
-            x = _wide(x)
+            x = wide(x)
             x = x * torch.rsqrt(x.square().sum(-1, keepdim=True) + self.qk_eps)
         shared = self.num_value_heads // self.num_heads
         return x if shared == 1 else x.repeat_interleave(shared, dim=-2)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Gates are computed in float32 even where autocast made their logits bfloat16."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

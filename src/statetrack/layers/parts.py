@@ -21,6 +21,7 @@ __all__ = [
     "refuse_eigen_range",
     "reset_linear",
     "split_heads",
+    "wide",
 ]
 
 
@@ -203,6 +204,11 @@ def heads_dividing(d_model: int, num_heads: int) -> int:
     if num_heads < 1 or d_model % num_heads:
         raise ValueError(f"num_heads={num_heads} must divide d_model={d_model}")
     return d_model // num_heads
+
+
+def wide(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """x in float32, or float64 if it is: gates are computed in it whatever autocast says."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def refuse_eigen_range(name: str, eigen_range: object) -> None:
