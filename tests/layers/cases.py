@@ -23,6 +23,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "MLSTM": {"num_heads": 2},
     "RWKV7": {"num_heads": 2, "gate_rank": 4},
     "SLSTM": {"num_heads": 2},
+    "TTTLinear": {"num_heads": 2, "chunk": 1, "inner_norm": False},
 }
 NOT_LINEAR = ("Attention", "LSTM", "SLSTM")
 LINEAR = [name for name in SIZES if name not in NOT_LINEAR]

@@ -234,6 +234,7 @@ OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
     "r_min": 0.5,
     "r_max": 0.5,
     "max_phase": 0.1,
+    "chunk": 2,
     "d_state": 5,
     "num_groups": 4,
     "expand": 3,

@@ -21,6 +21,7 @@ from statetrack.layers.mamba2 import Mamba2
 from statetrack.layers.mlstm import MLSTM
 from statetrack.layers.rwkv7 import RWKV7
 from statetrack.layers.slstm import SLSTM
+from statetrack.layers.ttt_linear import TTTLinear
 
 __all__ = ["BUILT_IN", "LAYERS", "get", "has_depth", "options", "register"]
 
@@ -43,6 +44,7 @@ LAYERS: dict[str, type[Layer]] = {
         MLSTM,
         RWKV7,
         SLSTM,
+        TTTLinear,
     )
 }
 
