@@ -45,6 +45,7 @@ def test_the_plain_form_of_a_mixer() -> None:
     assert Mixer.of(("Diagonal", {"eigen_range": (0, 1)})).to_dict() == {
         "layer": "Diagonal",
         "options": {"eigen_range": [0.0, 1.0], "backend": "auto"},
+        "norm": "before",
     }
 
 

@@ -54,10 +54,26 @@ class TokenModel(nn.Module, ABC):
         are those of each sequence alone, and scores at padding are zero. What token stands there
         does not matter. `generator` draws dropout, in training mode; None is PyTorch's own.
         """
+        x, state = self.features(
+            tokens, state, read_at=read_at, cu_seqlens=cu_seqlens, mask=mask, generator=generator
+        )
+        return self.scores(x), state
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        state: ModelState | None = None,
+        *,
+        read_at: Int[Tensor, "batch asked"] | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], ModelState]:
+        """What `scores` reads; the arguments are those of `forward`."""
         if mask is not None:
             tokens = tokens.masked_fill(~mask, 0)
         self._check(tokens)
-        x, state = self.backbone(
+        found: tuple[Tensor, ModelState] = self.backbone(
             self.embedding(tokens),
             state,
             read_at=read_at,
@@ -65,7 +81,7 @@ class TokenModel(nn.Module, ABC):
             mask=mask,
             generator=generator,
         )
-        return self.scores(x), state
+        return found
 
     def step(
         self, tokens: Int[Tensor, "batch"], state: ModelState | None = None
