@@ -10,7 +10,7 @@ from statetrack import ops
 from statetrack._typing import Float, Inexact, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import linear, wide
+from statetrack.layers.parts import at_times, linear, wide
 from statetrack.layers.transitions import RotationTransitions, Transitions
 
 __all__ = ["LRU"]
@@ -96,8 +96,9 @@ class LRU(Layer):
         decay = self._eigenvalues().to(inputs.dtype).expand_as(inputs)
         start = None if state is None else _complex(state["recurrent"].squeeze(-1))
         states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)
+        states = at_times(states, read_at)
         parts = torch.cat([states.real, states.imag], dim=-1).to(x.dtype)
-        y = self.out_proj(parts) + self.D.to(x.dtype) * x
+        y = self.out_proj(parts) + self.D.to(x.dtype) * at_times(x, read_at)
         return y, {"recurrent": torch.view_as_real(last)[..., None]}
 
     def _transitions(

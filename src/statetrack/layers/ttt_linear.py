@@ -136,7 +136,7 @@ class TTTLinear(Layer):
                 sizes = torch.full(x.shape[:1], x.shape[1], device=x.device)
                 y, state = self._by_chunks(inputs, self._progress(inputs, state), sizes)
             else:
-                y, state = self._by_chunks_of_each(inputs, packing)
+                y, state = self._by_chunks_of_each(inputs, state, packing)
         y = merge_heads(at_times(y, read_at)).to(x.dtype)
         return self.out_proj(y), state
 
@@ -232,7 +232,7 @@ class TTTLinear(Layer):
         return y, {"recurrent": end, "update": end_update, "place": place}
 
     def _by_chunks_of_each(
-        self, inputs: _Inputs, packing: ops.Packing
+        self, inputs: _Inputs, state: LayerState | None, packing: ops.Packing
     ) -> tuple[Float[Tensor, "batch time heads dim"], LayerState]:
         """Packed sequences in rows of their own, filled up with tokens that teach nothing."""
         offsets, longest = packing.offsets.long(), packing.longest
@@ -241,7 +241,7 @@ class TTTLinear(Layer):
         places = torch.arange(longest, device=offsets.device)
         tokens = (first[..., None] + places).clamp(max=time - 1).flatten(1)
         rows = _Inputs(*(_rows(at_times(part, tokens), longest) for part in inputs))
-        y, state = self._by_chunks(rows, self._progress(rows, None), sizes.flatten())
+        y, state = self._by_chunks(rows, self._progress(rows, state), sizes.flatten())
         times = torch.arange(time, device=offsets.device).expand(batch, -1).contiguous()
         sequence = torch.searchsorted(offsets[:, 1:].contiguous(), times, right=True)
         back = sequence * longest + times - first.gather(1, sequence)
