@@ -78,7 +78,6 @@ CHECKS: list[Callable[[str], None]] = [
     test_base.test_the_state_after_padding_goes_on,
     test_base.test_padding_takes_and_gives_no_gradient,
     test_base.test_some_times_of_padded_rows,
-    test_base.test_packed_sequences_are_those_alone_or_refused,
     test_base.test_a_layer_can_be_copied_and_printed,
 ]
 
@@ -108,6 +107,21 @@ def test_lower_precision_is_close(
 ) -> None:
     monkeypatch.setitem(SIZES, "TTTLinear", options)
     test_base.test_lower_precision_is_close("TTTLinear", dtype)
+
+
+@form
+def test_packed_sequences_are_those_alone(options: dict[str, Any]) -> None:
+    layer, x = build("TTTLinear", **options), sequence(9)
+    packing = ops.Packing(torch.tensor([[0, 4, 9], [0, 7, 9]]), 7)
+    times = torch.tensor([[8, 1], [6, 7]])
+    y, state = layer(x, cu_seqlens=packing)
+    some, _ = layer(x, cu_seqlens=packing, read_at=times)
+    alone = [layer(part) for part in (x[:1, :4], x[:1, 4:], x[1:, :7], x[1:, 7:])]
+    want = torch.cat([out[0] for out, _ in alone]).view_as(y)
+    assert relative_error(y, want) < 1e-12
+    assert relative_error(some, torch.stack([want[0, [8, 1]], want[1, [6, 7]]])) < 1e-12
+    for key, part in state.items():
+        assert relative_error(part, torch.cat([end[key] for _, end in alone])) < 1e-12
 
 
 @form

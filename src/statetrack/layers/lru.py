@@ -96,9 +96,8 @@ class LRU(Layer):
         decay = self._eigenvalues().to(inputs.dtype).expand_as(inputs)
         start = None if state is None else _complex(state["recurrent"].squeeze(-1))
         states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)
-        states = at_times(states, read_at)
         parts = torch.cat([states.real, states.imag], dim=-1).to(x.dtype)
-        y = self.out_proj(parts) + self.D.to(x.dtype) * at_times(x, read_at)
+        y = self.out_proj(at_times(parts, read_at)) + self.D.to(x.dtype) * at_times(x, read_at)
         return y, {"recurrent": torch.view_as_real(last)[..., None]}
 
     def _transitions(
