@@ -241,6 +241,11 @@ OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
     "expand": 3,
     "dt_rank": 3,
     "block_size": 2,
+    "num_kv_heads": 1,
+    "window": 3,
+    "rotary_base": 100.0,
+    "rotary_dim": 4,
+    "qk_norm": "all_heads",
 }
 ALL_OPTIONS = [
     (name, option) for name in SIZES for option in registry.options(registry.get(name), {})
