@@ -53,8 +53,10 @@ class Diagonal(Layer):
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         decay, inputs = self._inputs(x)
         start = None if state is None else state["recurrent"].flatten(1)
-        states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)
-        return states.to(x.dtype), {"recurrent": last[:, None, :, None]}
+        states, last = ops.diagonal_scan(
+            decay, inputs, start, cu_seqlens=packing, backend=self.backend
+        )
+        return at_times(states, read_at).to(x.dtype), {"recurrent": last[:, None, :, None]}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None

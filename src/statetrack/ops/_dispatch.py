@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statetrack.ops._record import note
 from statetrack.ops._spec import OpSpec, find
-from statetrack.ops.packing import Packing, one_by_one
+from statetrack.ops.packing import Packing, by_length
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "run"]
 
@@ -82,7 +82,7 @@ def run(
         function = _without_autocast(function)
     if chosen != "triton":
         if packing is not None:
-            function = one_by_one(function, spec.sequences)
+            function = by_length(function, spec.sequences, spec.blank)
         y, final_state = function(inputs) if packing is None else function(inputs, packing)
         return y if sizes is None else y.split(sizes, dim=-1), final_state
     packed = {} if packing is None else {"packing": packing}
