@@ -8,7 +8,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import linear, reset_linear
+from statetrack.layers.parts import at_times, linear, reset_linear
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Diagonal"]
@@ -21,6 +21,8 @@ class Diagonal(Layer):
 
     f is the sigmoid for eigen_range (0, 1) and tanh for (-1, 1).
     """
+
+    packs = True
 
     def __init__(
         self,

@@ -51,17 +51,19 @@ class LSTM(Layer):
         else:
             start = state["recurrent"]
         c, h = start.unbind(1)
-        states = []
+        cells, outputs = [], []
         for t in range(gates.shape[1]):
             i, f, z, o = (gates[:, t] + self.recurrent_proj(h)).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(z)
             h = torch.sigmoid(o) * torch.tanh(c)
-            states.append(torch.stack([c, h], dim=1))
-        last = states[-1]
-        whole = torch.stack([both[:, 1] for both in states], dim=1)
+            cells.append(c)
+            outputs.append(h)
+        y, last = torch.stack(outputs, dim=1), torch.stack([c, h], dim=1)
         if packing is not None:
-            last = XX
-        return at_times(whole, read_at).to(x.dtype), {"recurrent": last}
+            both = torch.stack([torch.stack(cells, dim=1), y], dim=2)
+            both = from_rows(both, packing, x.shape[1])
+            y, last = both[:, :, 1], last_of(both, start, packing)
+        return at_times(y, read_at).to(x.dtype), {"recurrent": last}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
