@@ -31,8 +31,8 @@ def test_a_layer_is_told_its_place() -> None:
 
 
 def test_rows_are_packed_where_all_layers_take_them() -> None:
-    assert build("DeltaNet", "Mamba").packs
-    assert not build("DeltaNet", "GLA").packs
+    assert build("DeltaNet", "Mamba", "GLA").packs
+    assert not build("DeltaNet", "Attention").packs
 
 
 def test_no_dropout_is_nothing_at_all() -> None:
