@@ -23,7 +23,9 @@ def in_a_row(
     inputs = case.inputs(cuts[0][-1], state=state, seed=seed)
     if "initial_state" in inputs:
         seeds = range(100 + seed, 99 + seed + len(cuts[0]))
-        inputs["initial_state"] = torch.cat([case.inputs(1, seed=s)["initial_state"] for s in seeds])
+        inputs["initial_state"] = torch.cat(
+            [case.inputs(1, seed=s)["initial_state"] for s in seeds]
+        )
     longest = max(last - first for row in cuts for first, last in pairwise(row))
     return inputs, ops.Packing(torch.tensor(cuts), longest)
 
@@ -53,7 +55,9 @@ def expect_pieces(
     y, states = getattr(ops, case.op)(**leaves, **case.options, cu_seqlens=packing, backend=backend)
     grads = torch.autograd.grad(measure(case, y, states), list(leaves.values()))
 
-    wide = {n: x.to(torch.complex128 if x.is_complex() else torch.float64) for n, x in given.items()}
+    wide = {
+        n: x.to(torch.complex128 if x.is_complex() else torch.float64) for n, x in given.items()
+    }
     alone = {name: x.clone().requires_grad_() for name, x in wide.items()}
     loss = torch.zeros((), dtype=torch.float64)
     blank = find(case.op).blank(states.detach())
@@ -89,9 +93,7 @@ def expect_no_leak(case: Case, backend: str) -> None:
     inputs["initial_state"][4] = torch.nan  # of an empty sequence
     for name in case.seq:
         inputs[name][1, :2] = torch.nan
-    leaves = {
-        name: x.requires_grad_(name not in case.shared) for name, x in inputs.items()
-    }
+    leaves = {name: x.requires_grad_(name not in case.shared) for name, x in inputs.items()}
     y, states = getattr(ops, case.op)(**leaves, **case.options, cu_seqlens=packing, backend=backend)
     clean = [1, 2, 5]
     assert not y[0, 3:].isnan().any() and not y[1, 2:].isnan().any()

@@ -156,9 +156,7 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
 @rows_and_pieces
 @pytest.mark.parametrize(
     ("weights", "start"),
-    mostly_slow(
-        [("*fp32", "-"), ("*fp32", "*fp32"), ("*bf16", "-")], fast=[("*fp32", "*fp32")]
-    ),
+    mostly_slow([("*fp32", "-"), ("*fp32", "*fp32"), ("*bf16", "-")], fast=[("*fp32", "*fp32")]),
 )
 def test_convolution_fits_on_hopper(weights: str, start: str, cut: str) -> None:
     import triton.language as tl

@@ -79,9 +79,7 @@ class SLSTM(Layer):
         heads = split_heads(x, self.num_heads)
         gates = torch.einsum("bthd,ghde->btghe", heads, self.W.to(x.dtype)) + self.bias.to(x.dtype)
         start = None if state is None else state["recurrent"]
-        h, last = ops.slstm_scan(
-            gates, self.R, start, cu_seqlens=packing, backend=self.backend
-        )
+        h, last = ops.slstm_scan(gates, self.R, start, cu_seqlens=packing, backend=self.backend)
         return merge_heads(self.norm(at_times(h, read_at))).to(x.dtype), {"recurrent": last}
 
     def _transitions(

@@ -155,6 +155,7 @@ def by_length(
         tokens = torch.cat(
             [_tokens(begins[which], size).flatten() for size, which in chosen.items()]
         )
+        back = tokens.argsort()
         alike = len(chosen) == 1 and idle is None  # then the tokens lie as they should
         shares = [size * len(which) for size, which in chosen.items()]
         given: dict[str, list[Tensor | None]] = {}
@@ -162,7 +163,7 @@ def by_length(
             x = getattr(inputs, name)
             if x is not None:
                 x = x.flatten(0, 1)
-                x = x if alike else x.index_select(0, tokens)
+                x = x if alike else _reordered(x, tokens, back)
             given[name] = [None] * len(shares) if x is None else list(x.split(shares))
         start = inputs.initial_state
         outputs, states = [], []
@@ -182,10 +183,34 @@ def by_length(
                 kept = start.index_select(0, idle).to(like.dtype)
             states.insert(0, kept)
         y, state = torch.cat(outputs), torch.cat(states)
-        y = y if alike else y.index_select(0, tokens.argsort())
+        y = y if alike else _reordered(y, back, tokens)
         return y.unflatten(0, first.shape[:2]), state.index_select(0, order.argsort())
 
     return run
+
+
+class _Reorder(torch.autograd.Function):
+    """x in another order; the gradient is put back rather than added up, which takes far longer."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        return x.index_select(0, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        order, back = ctx.saved_tensors
+        return _reordered(grad, back, order), None, None
+
+
+def _reordered(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    moved: Tensor = _Reorder.apply(x, order, back)  # type: ignore[no-untyped-call]
+    return moved
 
 
 def _tokens(begins: Tensor, size: int) -> Tensor:

@@ -62,9 +62,7 @@ def _forward(
     return results
 
 
-def _empty(
-    inputs: Inputs, save: bool, offsets: Tensor | None, longest: int
-) -> tuple[Tensor, ...]:
+def _empty(inputs: Inputs, save: bool, offsets: Tensor | None, longest: int) -> tuple[Tensor, ...]:
     """The results and what is saved: states alone by the recurrence, `chunked.Saved` in chunks."""
     y, state = SPEC.empty(inputs, in_a_row(offsets))
     nothing = [state.new_empty(0) for _ in chunked.Saved._fields]

@@ -275,7 +275,9 @@ def _backward_kernel(
     inside = (keys < K)[:, None] & (values < V)[None, :]
     kept_at = keys[:, None] * PV + values[None, :]
     in_kept = (keys < K)[:, None] & (values < PV)[None, :]
-    slab = program % NV * B * time * H + row  # rows of [B, T, H] before this program's part of a sum
+    slab = (
+        program % NV * B * time * H + row
+    )  # rows of [B, T, H] before this program's part of a sum
     gates: tl.constexpr = K if VECTOR else 1
     q_ptr += row * K
     k_ptr += row * K
