@@ -75,7 +75,7 @@ def check_start(
         return
     lead = "batch"
     if packing is not None:
-        lead, sizes["sequences"] = "sequences", sizes["batch"] * in_a_row(packing.offsets)
+        lead, sizes["sequences"] = "sequences", sizes["batch"] * (packing.offsets.shape[1] - 1)
     check_shape("initial_state", state, f"{lead} {axes}", sizes, complex_ok=complex_ok)
 
 
@@ -158,18 +158,18 @@ def by_length(
         back = tokens.argsort()
         alike = len(chosen) == 1 and idle is None  # then the tokens lie as they should
         shares = [size * len(which) for size, which in chosen.items()]
-        given: dict[str, list[Tensor | None]] = {}
+        given: dict[str, tuple[Tensor, ...] | None] = {}
         for name in sequences:
             x = getattr(inputs, name)
             if x is not None:
                 x = x.flatten(0, 1)
                 x = x if alike else _reordered(x, tokens, back)
-            given[name] = [None] * len(shares) if x is None else list(x.split(shares))
+            given[name] = None if x is None else x.split(shares)
         start = inputs.initial_state
         outputs, states = [], []
         for i, (size, which) in enumerate(chosen.items()):
             pieces = {
-                name: None if parts[i] is None else parts[i].unflatten(0, (len(which), size))
+                name: None if parts is None else parts[i].unflatten(0, (len(which), size))
                 for name, parts in given.items()
             }
             before = None if start is None else start.index_select(0, which)
@@ -209,7 +209,7 @@ class _Reorder(torch.autograd.Function):
 
 
 def _reordered(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-    moved: Tensor = _Reorder.apply(x, order, back)  # type: ignore[no-untyped-call]
+    moved: Tensor = _Reorder.apply(x, order, back)
     return moved
 
 

@@ -4,9 +4,9 @@ Letters: B batch, T time, C channels, W width, G groups, P sequences packed into
 takes a block of channels of one batch row through a segment of time, from its start to its end and
 across the borders of pieces, with the last W - 1 inputs in registers, so every input is read once.
 Four tokens are loaded while four are computed. Where a piece ends these registers are its final
-state: they are stored, and hold the initial state of the next piece from then on. A program finds its first piece in the
-offsets and has the ends of two pieces at hand from there on, so that a token which begins no piece
-costs one comparison more. Without pieces a row is one.
+state: they are stored, and hold the initial state of the next piece from then on. A program finds
+its first piece in the offsets and has the ends of two pieces at hand from there on, so that a token
+which begins no piece costs one comparison more. Without pieces a row is one.
 
 The sums z are not kept: the backward computes them again from the same window. Token t gives its
 part of dx_{t-W+1} .. dx_t, which wait in registers too; the oldest is then complete, and where a

@@ -1,10 +1,10 @@
 """`slstm_scan`: one program carries one head of a block of sequences through time.
 
-Letters: B batch, T time, P sequences packed into a row, H heads, D size of a head; the gates z, i, f, o come with an axis of size
-4. The state (c, n, m, h) stays in registers. For heads up to 32 the four D×D blocks of R stay on
-the chip; larger ones are read at every token (from the cache), a few rows at a time, and the left
-factor then travels through memory too. Products use three TF32 products per float32 one, which
-keeps float32's accuracy; float64 multiplies exactly.
+Letters: B batch, T time, P sequences packed into a row, H heads, D size of a head; the gates z, i,
+f, o come with an axis of size 4. The state (c, n, m, h) stays in registers. For heads up to 32 the
+four D×D blocks of R stay on the chip; larger ones are read at every token (from the cache), a few
+rows at a time, and the left factor then travels through memory too. Products use three TF32
+products per float32 one, which keeps float32's accuracy; float64 multiplies exactly.
 
 A sequence is a row of the batch, or one of P in it. Those of a block begin together; one that ends
 before the longest keeps its state from then on.

@@ -1,8 +1,8 @@
 """`linear_attention` with gates of either sign: the recurrence itself, its state in registers.
 
 Letters: B batch, T time, H heads, K key, V value. One program runs one head (or a block of its
-value columns, which do not see each other) of one sequence through time: H ← Diag(a) H + k vᵀ, y = scale · Hᵀ q.
-Four tokens are loaded while four are computed.
+value columns, which do not see each other) of one sequence through time: H ← Diag(a) H + k vᵀ,
+y = scale · Hᵀ q. Four tokens are loaded while four are computed.
 
 Backward, with G_t the gradient of H_t: G_t = Diag(a_{t+1}) G_{t+1} + scale · q_t dy_tᵀ and
 
