@@ -345,7 +345,7 @@ def padded(name: str, dtype: torch.dtype = torch.float64) -> tuple[Any, Tensor]:
 def alone(name: str, state: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     """The state of one row of a batch, of Attention without what other rows have more of."""
     own = {key: part[row : row + 1] for key, part in state.items()}
-    return {key: part[:, own["real"][0]] for key, part in own.items()} if "real" in own else own
+    return {key: part[:, own["time"][0] > 0] for key, part in own.items()} if "time" in own else own
 
 
 @every_layer
@@ -439,25 +439,26 @@ def test_packed_sequences_are_those_alone_or_refused(name: str, with_state: bool
     before = None
     if with_state:
         state = layer(sequence(3, batch=8, seed=5))[1]
-        before = {key: part.detach().clone().requires_grad_() for key, part in state.items()}
-    leaves = [x.requires_grad_(), *layer.parameters(), *(before or {}).values()]
+        before = {key: part.detach().clone() for key, part in state.items()}
+    parts = [x, *layer.parameters(), *(before or {}).values()]
+    leaves = [part.requires_grad_() for part in parts if part.is_floating_point()]
     y, state = layer(x, before, cu_seqlens=packing)
     got = torch.autograd.grad(y.cos().sum(), leaves, allow_unused=True)
 
     loss = torch.zeros((), dtype=torch.float64)
     for b, row in enumerate(ROWS):
         for s, (first, last) in enumerate(itertools.pairwise(row)):
-            one = slice(4 * b + s, 4 * b + s + 1)
-            start = None if before is None else {key: part[one] for key, part in before.items()}
+            own = alone(name, state, 4 * b + s)
+            start = None if before is None else alone(name, before, 4 * b + s)
             if first == last:
                 if start is not None:
-                    assert all(torch.equal(state[key][one], part) for key, part in start.items())
+                    assert all(torch.equal(own[key], part) for key, part in start.items())
                 continue
             want, end = layer(x[b : b + 1, first:last], start)
             loss = loss + want.cos().sum()
             assert relative_error(y[b : b + 1, first:last], want) < 1e-12
             for key, part in end.items():
-                assert relative_error(state[key][one], part) < 1e-12, key
+                assert relative_error(own[key], part) < 1e-12, key
     wanted = torch.autograd.grad(loss, leaves, allow_unused=True)
     for have, want in zip(got, wanted, strict=True):
         assert (have is None) == (want is None)
@@ -486,8 +487,9 @@ def test_packed_sequences_go_on(name: str) -> None:
             if then[0] < then[1]:
                 want, end = layer(whole)
                 assert relative_error(y[b, slice(*then)], want[0, cut[1] - cut[0] :]) < 1e-9
+                own = alone(name, after, 4 * b + s)
                 for key, part in end.items():
-                    assert relative_error(after[key][4 * b + s], part[0]) < 1e-9, key
+                    assert relative_error(own[key], part) < 1e-9, key
 
 
 def test_a_state_for_each_packed_sequence() -> None:
@@ -507,7 +509,7 @@ def test_a_layer_can_be_copied_and_printed(name: str) -> None:
     text = repr(layer)
     assert text.startswith(f"{name}(") and "d_model=16" in text
     for option, value in SIZES[name].items():
-        assert f"{option}={value}" in text or option == "forget_gate"
+        assert f"{option}={value!r}" in text or option == "forget_gate"
     assert ("eigen_range=(-1.0, 1.0)" in text) == (name not in NOT_LINEAR)
 
 
