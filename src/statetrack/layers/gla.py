@@ -13,6 +13,7 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import (
     RMSNorm,
+    at_times,
     heads_dividing,
     linear,
     merge_heads,
@@ -36,6 +37,8 @@ class GLA(Layer):
 
     Yang et al. 2023 (arXiv:2312.06635).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -90,9 +93,11 @@ class GLA(Layer):
             decay,
             scale=1 / math.sqrt(self.key_dim),
             initial_state=None if state is None else state["recurrent"],
+            cu_seqlens=packing,
             backend=self.backend,
         )
-        y = merge_heads(self.norm(y)) * silu(self.gate_proj(x))
+        y = merge_heads(self.norm(at_times(y, read_at)))
+        y = y * silu(self.gate_proj(at_times(x, read_at)))
         return self.out_proj(y), {"recurrent": recurrent}
 
     def _transitions(

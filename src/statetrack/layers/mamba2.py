@@ -13,6 +13,7 @@ from statetrack.layers._gates import reset_step_size
 from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
+    at_times,
     linear,
     merge_heads,
     reset_linear,
@@ -35,6 +36,8 @@ class Mamba2(Layer):
 
     Dao and Gu 2024 (arXiv:2405.21060).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -104,15 +107,17 @@ class Mamba2(Layer):
         packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
-        z, u, B, C, step, new_state = self._inputs(x, state)
+        z, u, B, C, step, new_state = self._inputs(x, state, packing)
         y, recurrent = ops.linear_attention(
             C,
             B,
             (step[..., None] * u).to(u.dtype),
             self._decay(step),
             initial_state=state.get("recurrent"),
+            cu_seqlens=packing,
             backend=self.backend,
         )
+        y, u, z = (at_times(part, read_at) for part in (y, u, z))
         y = merge_heads(y + self.D.to(y.dtype)[:, None] * u)
         return self.out_proj(self.norm(y * silu(z))), new_state | {"recurrent": recurrent}
 
@@ -130,7 +135,7 @@ class Mamba2(Layer):
         return self.eigen_range.decay(torch.exp(-step * torch.exp(self.A_log)))[..., None]
 
     def _inputs(
-        self, x: Tensor, state: LayerState
+        self, x: Tensor, state: LayerState, packing: ops.Packing | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, LayerState]:
         """z, u, B, C by head, Δ in float32, and the convolution's new history."""
         shared = self.num_groups * self.d_state
@@ -140,7 +145,9 @@ class Mamba2(Layer):
         if self.conv is None:
             ubc = silu(ubc)
         else:
-            ubc, new_state["conv"] = self.conv(ubc, state.get("conv"), activation="silu")
+            ubc, new_state["conv"] = self.conv(
+                ubc, state.get("conv"), activation="silu", packing=packing
+            )
         u, B, C = ubc.split([self.d_inner, shared, shared], dim=-1)
         B, C = self._by_head(B), self._by_head(C)
         wide = step.to(torch.promote_types(step.dtype, torch.float32))
