@@ -255,7 +255,7 @@ def test_a_name_that_means_something_else(name: str) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("chess", "unknown task 'chess'"),  # no regex over c, e, h, s
+        ("chest", "unknown task 'chest'"),  # no regex over c, e, h, s, t
         ("my-task", "unknown task 'my-task'"),
         ("regx:(aa)*", "did you mean 'regex:'"),
         ("machine:counter5", "did you mean 'counter_5'"),

@@ -144,6 +144,10 @@ def _judge(config: RunConfig) -> tasks.Task:
     return config.judge
 
 
+def _faultless(config: RunConfig) -> bool:
+    return config.metric == "sequence_accuracy"
+
+
 def trained_tokens(config: RunConfig) -> int:
     """The longest word trained on, counted in tokens as the records count."""
     return config.learns.num_tokens(config.train_lengths[1])
@@ -275,14 +279,14 @@ def _within_training(run: StoredRun) -> float | None:
     rows = {r.length: r for r in _test_rows(run) if r.length is not None and r.length <= longest}
     if not rows:
         return None
-    if _judge(config).dense:  # the share that is faultless so far only falls: its last value
+    if _faultless(config):  # the share that is faultless so far only falls: its last value
         return rows[max(rows)].value
     return _judge(config).scaled_accuracy(_pooled(rows.values()))
 
 
 def _test_rows(run: StoredRun) -> list[Record]:
-    """The last test, one row per length: accuracy, or faultless sequences for dense tasks."""
-    metric = "sequence_accuracy" if _judge(run.config).dense else "accuracy"
+    """The last test, one row per length: accuracy, or faultless sequences if they count."""
+    metric = "sequence_accuracy" if _faultless(run.config) else "accuracy"
     rows = [r for r in run.records if (r.split, r.metric) == ("test", metric) and r.length]
     last = max((r.step for r in rows), default=0)
     return [r for r in rows if r.step == last]
@@ -300,7 +304,7 @@ def by_length(group: Group) -> Curve:
     Where there are more than `MAX_BINS` lengths, neighbours are pooled: all answers of a bin for
     accuracy, the longest of the bin for faultless sequences, which only fall.
     """
-    judge = _judge(group.config)
+    judge, faultless = _judge(group.config), _faultless(group.config)
     tested = [{r.length or 0: r for r in _test_rows(run)} for run in group.chosen]
     lengths = sorted(set().union(*tested))
     width = -(-len(lengths) // MAX_BINS) or 1
@@ -311,10 +315,10 @@ def by_length(group: Group) -> Curve:
         for rows in tested:
             here = [rows[length] for length in part if length in rows]
             if here:
-                one = here[-1].value if judge.dense else judge.scaled_accuracy(_pooled(here))
+                one = here[-1].value if faultless else judge.scaled_accuracy(_pooled(here))
                 values.append(one)
-        x = float(part[-1] if judge.dense else statistics.mean(part))
-        alone = judge.dense or len(part) == 1
+        x = float(part[-1] if faultless else statistics.mean(part))
+        alone = faultless or len(part) == 1
         where = f"length {part[-1]}" if alone else f"lengths {part[0]} to {part[-1]}"
         points.append(_point(x, where, values))
     return Curve(group.label, tuple(points), len(group.chosen))
@@ -325,7 +329,7 @@ def by_step(group: Group, metric: str, split: str) -> Curve:
     columns: dict[int, list[float]] = {}
     for run in group.chosen:
         for r in run.records:
-            if (r.split, r.metric, r.length) == (split, metric, None):
+            if (r.split, r.metric, r.overall) == (split, metric, True):
                 columns.setdefault(r.step, []).append(r.value)
     steps = _thinned(sorted(columns))
     points = tuple(_point(float(step), f"step {step}", columns[step]) for step in steps)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,18 @@ class LengthRange(NamedTuple):
     max: int
 
 
+class Depths(NamedTuple):
+    """What lies between an answer and the place where it could last be read off.
+
+    Attributes:
+        operations: how many operations have moved or changed the answer since it was last shown.
+        age: how many operations of any kind have been read since.
+    """
+
+    operations: Int[Tensor, "batch time"]
+    age: Int[Tensor, "batch time"]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Sequences, padded on the right.
@@ -30,15 +42,19 @@ class Batch:
         targets: `targets[b, t]` is the class the model should say after reading
             `tokens[b, :t+1]`; `IGNORE` wherever `mask` is False.
         mask: True where the answer counts.
+        depths: of every answer that counts, in test sets of tasks that have `Task.depths`.
     """
 
     tokens: Int[Tensor, "batch time"]
     targets: Int[Tensor, "batch time"]
     mask: Bool[Tensor, "batch time"]
+    depths: Depths | None = None
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.tokens.to(device), self.targets.to(device), self.mask.to(device))
+        depths = self.depths and Depths(*(part.to(device) for part in self.depths))
+        parts = (part.to(device) for part in (self.tokens, self.targets, self.mask))
+        return Batch(*parts, depths)
 
     @property
     def num_tokens(self) -> Int[Tensor, "batch"]:
@@ -58,6 +74,8 @@ Source = torch.Generator | tuple[torch.Generator, ...]
 
 Sampler = Callable[[int, LengthRange, Source, torch.device], Batch]
 """(batch, lengths, source, device) -> Batch."""
+
+Metric = Literal["scaled_accuracy", "sequence_accuracy"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,6 +101,9 @@ class Task:
         fixed_length: True if a batch has one length unless `min_length` says otherwise.
         num_tokens: the number of input tokens of a sequence of a given length.
         sampler: draws a batch.
+        judged_by: the metric of a run; by default faultless sequences (`sequence_accuracy`) if
+            `dense`, else `scaled_accuracy`.
+        depths: of the answers of a batch, by reading its tokens; for test sets.
         machine: the machine whose outputs are the answers, where there is one. Its letters are
             tokens by the same names; the other tokens (padding, `=`, [BOS]) it does not read.
     """
@@ -101,6 +122,8 @@ class Task:
     fixed_length: bool = False
     num_tokens: Callable[[int], int]
     sampler: Sampler
+    judged_by: Metric | None = None
+    depths: Callable[[Batch], Depths] | None = None
     machine: Machine | None = None
     _origin: str | dict[str, Any] | None = field(init=False, default=None)
 
@@ -126,6 +149,11 @@ class Task:
             assert self.machine is not None
             return {"machine": table_of(self.machine), **self._origin}
         return self._origin or self.name
+
+    @property
+    def metric(self) -> Metric:
+        """What a run is judged by."""
+        return self.judged_by or ("sequence_accuracy" if self.dense else "scaled_accuracy")
 
     @property
     def vocab_size(self) -> int:

@@ -215,8 +215,8 @@ class RunConfig(RunDescription):
 
     @property
     def metric(self) -> str:
-        """Faultless sequences where every prefix is asked, else scaled accuracy."""
-        return "sequence_accuracy" if self.judge.dense else "scaled_accuracy"
+        """What it is judged by, see `Task.metric`."""
+        return self.judge.metric
 
 
 def _restored(fields: dict[str, Any], own: list[Task]) -> RunConfig:
