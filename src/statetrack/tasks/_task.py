@@ -99,7 +99,8 @@ class Task:
         train_lengths, eval_lengths: the length laws of the protocol.
         shortest: the smallest length there is.
         fixed_length: True if a batch has one length unless `min_length` says otherwise.
-        num_tokens: the number of input tokens of a sequence of a given length.
+        num_tokens: the number of input tokens of a sequence of a given length, or the most of them
+            where statements differ in length.
         sampler: draws a batch.
         judged_by: the metric of a run; by default faultless sequences (`sequence_accuracy`) if
             `dense`, else `scaled_accuracy`.

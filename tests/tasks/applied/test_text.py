@@ -7,6 +7,7 @@ from statetrack import tasks
 from statetrack.tasks import IGNORE, LengthRange
 from statetrack.tasks._registry import _APPLIED
 from statetrack.tasks.applied._text import composed, lay_out, swapping
+from tests.tasks.oracles import draw
 
 
 def test_composition_of_maps_with_constants() -> None:
@@ -34,6 +35,18 @@ def test_layout(possible: int) -> None:
     assert batch.tokens.tolist() == [[1, 7, 8, 9, 0, 0], [10, 11, 13, 14, 15, 16]]
     assert batch.targets[batch.mask].tolist() == [8, 16]
     assert batch.mask.nonzero().tolist() == [[0, 2], [1, 5]]
+
+
+@pytest.mark.parametrize("name", _APPLIED)
+def test_a_batch_is_as_wide_as_its_longest_sequence(name: str) -> None:
+    task = tasks.get(name)
+    drawn = draw(task, 20, 40, shortest=20)
+    assert drawn.tokens.dtype == drawn.targets.dtype == torch.long
+    assert drawn.tokens.shape == (20, int(drawn.num_tokens.max()))
+    assert drawn.tokens.shape[1] <= task.num_tokens(40)
+    assert (drawn.tokens < task.vocab_size).all()
+    assert (drawn.targets[drawn.mask] < task.num_classes).all()
+    assert (drawn.targets[drawn.mask] >= 0).all()
 
 
 @pytest.mark.parametrize("name", _APPLIED)
