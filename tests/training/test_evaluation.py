@@ -11,7 +11,16 @@ from statetrack import tasks
 from statetrack.automata import Machine
 from statetrack.models import Tagger, paper_config
 from statetrack.training import EvaluationConfig, RunConfig
-from statetrack.training.evaluation import BINS, Counts, held_out, records_of, score, tally
+from statetrack.training.evaluation import (
+    BINS,
+    Counts,
+    held_out,
+    label_hits,
+    loss_and_accuracy,
+    records_of,
+    score,
+    tally,
+)
 from tests.training import tiny
 
 
@@ -20,7 +29,7 @@ def counted(model: Tagger, config: RunConfig) -> Counts:
         return model(tokens, read_at=read_at)[0][None]
 
     batches = held_out(config, "validation", torch.device("cpu"))
-    return tally(predict, batches, runs=1, dense=tasks.get(config.task).dense).counts()[0]
+    return tally(predict, batches, runs=1, task=tasks.get(config.task)).counts()[0]
 
 
 def test_scores_that_are_not_numbers_are_wrong_and_have_no_loss() -> None:
@@ -107,7 +116,7 @@ def test_answers_by_operations_agree_with_the_plain_way() -> None:
         said = torch.where(knows, batch.targets.clamp(min=0), 100)
         return torch.nn.functional.one_hot(said, 101).float()[None]
 
-    counts = tally(predict, batches, runs=1, dense=True).counts()[0]
+    counts = tally(predict, batches, runs=1, task=task).counts()[0]
     rows = records_of(task, counts, step=4, split="test", every_length=True)
     deep = {r.operations: r for r in rows if r.metric == "accuracy" and r.operations is not None}
     assert [deep[n].value for n in (0, 1, 2, 4)] == [1, 1, 1, 0]
@@ -129,3 +138,51 @@ def test_many_lengths_are_told_in_ranges() -> None:
     lengths = [row for row in rows if row.length is not None]
     assert len(lengths) == 250 and sum(row.count or 0 for row in lengths) == 3000
     assert (lengths[0].length_min, lengths[0].length, lengths[-1].length) == (1, 12, 3000)
+
+
+LABELS = (3, 3, 2, 4)
+
+
+def several_labels() -> tuple[tasks.Task, Tensor, Tensor]:
+    """A task whose answers have four labels, scores and targets."""
+    task = dataclasses.replace(
+        tasks.get("parity_dense"), name="labelled", labels=LABELS, parts={"first": (0, 2)}
+    )
+    stream = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 5, 6, sum(LABELS), generator=stream)
+    targets = torch.stack(
+        [torch.randint(0, size, (5, 6), generator=stream) for size in LABELS], dim=-1
+    )
+    targets[3, 4:] = tasks.IGNORE
+    return task, scores, targets
+
+
+def test_several_labels_agree_with_one_after_the_other() -> None:
+    task, scores, targets = several_labels()
+    pieces = scores.split(LABELS, dim=-1)
+    mask = targets[..., 0] != tasks.IGNORE
+    for run in range(2):
+        losses = [
+            torch.nn.functional.cross_entropy(piece[run][mask], targets[..., n][mask])
+            for n, piece in enumerate(pieces)
+        ]
+        hits = torch.stack([p[run].argmax(-1) == targets[..., n] for n, p in enumerate(pieces)], -1)
+        loss, accuracy = loss_and_accuracy(scores[run], targets, LABELS)
+        torch.testing.assert_close(loss, torch.stack(losses).mean())
+        exact = hits.all(-1)[mask].float().mean()
+        torch.testing.assert_close(accuracy, exact)
+
+        batch = tasks.Batch(torch.zeros(5, 6, dtype=torch.long), targets, mask)
+        counts = tally(lambda tokens, read_at: scores, [batch], runs=2, task=task).counts()[run]
+        assert counts.accuracy == pytest.approx(exact.item())
+        assert counts.loss == pytest.approx(loss.item(), rel=1e-5)
+        rows = records_of(task, counts, step=1, split="test", every_length=True)
+        first = [r for r in rows if r.metric == "first_accuracy"]
+        assert first[0].value == pytest.approx(hits[..., :2].all(-1)[mask].float().mean().item())
+        assert len(first) == 1 + 6
+
+
+def test_labels_that_are_not_numbers_are_wrong() -> None:
+    _, scores, targets = several_labels()
+    scores[..., 0] = math.nan
+    assert not label_hits(scores[0], targets, LABELS)[..., 0].any()

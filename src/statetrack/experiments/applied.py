@@ -1,12 +1,14 @@
 """Beyond the paper: program traces, boxes, puzzles and recall, with [0, 1] against [-1, 1].
 
 Every model trains at the same rates in both ranges and is judged at sixteen times the length it was
-trained on (eight times for recall of many pairs, which memory limits). One set of test sequences
+trained on (eight times for recall of many pairs, which memory limits; four for chess, whose games
+end). One set of test sequences
 shows accuracy by length up to there, and by the operations an answer has been through.
 """
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from statetrack import tasks
@@ -15,10 +17,10 @@ from statetrack.experiments.chomsky import POSITIVE, SIGNED
 from statetrack.experiments.recipes import tagging_run
 from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
 
-__all__ = ["APPLIED", "BOXES", "PUZZLES", "RECALL", "REPL", "cell", "models"]
+__all__ = ["APPLIED", "BOXES", "CHESS", "PUZZLES", "RECALL", "REPL", "cell", "models"]
 
 Range = tuple[float, float]
-SEEDS = (0, 1, 2, 3, 4)
+DELTA = ("DeltaNet", "GatedDeltaNet", "DeltaProduct")
 RATES = (3e-4, 1e-3, 3e-3)
 RATE = 1e-3
 TIMES = 16
@@ -37,6 +39,8 @@ class Recipe:
     Attributes:
         times: how much longer the longest test sequences are than those trained on.
         from_start: whether test lengths begin where training does, for tasks that ask at the end.
+        options: of the layers of the DeltaNet family.
+        block: what is around the layers.
     """
 
     layers: int = 2
@@ -44,6 +48,10 @@ class Recipe:
     batch: int = 64
     times: int = TIMES
     from_start: bool = False
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    d_model: int = 128
+    options: Mapping[str, Any] = field(default_factory=dict)
+    block: Mapping[str, Any] = field(default_factory=dict)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -63,6 +71,15 @@ RECIPES: dict[str, Recipe] = {
     "mqar_forgetting": Recipe(steps=10_000, from_start=True),
     "flip_flop": Recipe(batch=32, steps=10_000),
     "selective_copying": Recipe(from_start=True),
+    "chess": Recipe(
+        batch=128,
+        steps=10_000,
+        times=4,
+        seeds=(0, 1, 2),
+        d_model=256,
+        options={"num_heads": 4, "head_dim": 48, "value_dim": 96},
+        block={"mlp_dim": 1024},
+    ),
 }
 
 
@@ -85,7 +102,7 @@ def models(task: str) -> dict[str, tuple[str, dict[str, Any], bool]]:
 
 
 def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[RunConfig]:
-    """The runs of one task, model and range: five seeds, and at the paper's scale three rates."""
+    """The runs of one task, model and range: its seeds, and at the paper's scale three rates."""
     known = models(task)
     if task not in RECIPES or model not in known:
         raise ValueError(
@@ -93,14 +110,18 @@ def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[Run
             f"{', '.join(known)}"
         )
     recipe, (layer, options, has_range) = RECIPES[task], known[model]
+    if layer in DELTA:
+        options = {**options, **recipe.options}
     if has_range != (between is not None):
         raise ValueError(f"{model} has {'a' if has_range else 'no'} range, but it is {between}")
     runs = [
         tagging_run(
             task,
             layer,
+            d_model=recipe.d_model,
             num_layers=recipe.layers,
             options=options | ({} if between is None else {"eigen_range": between}),
+            block=recipe.block,
             steps=recipe.steps,
             batch=recipe.batch,
             lr=rate,
@@ -114,7 +135,7 @@ def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[Run
             checkpoint_every=2500,
         )
         for rate in (RATES if scale == "paper" else (RATE,))
-        for seed in SEEDS
+        for seed in recipe.seeds
     ]
     return [_smoke(runs[0])] if scale == "smoke" else runs
 
@@ -179,4 +200,5 @@ RECALL = _experiment(
     "recall, flip-flop and copying, where negative eigenvalues should not matter",
     ("mqar", "mqar_forgetting", "flip_flop", "selective_copying"),
 )
-APPLIED = (REPL, BOXES, PUZZLES, RECALL)
+CHESS = _experiment("chess", "the exact position after every move of a random game", ("chess",))
+APPLIED = (REPL, BOXES, PUZZLES, RECALL, CHESS)

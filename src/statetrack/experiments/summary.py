@@ -25,6 +25,7 @@ PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("boxes", "quick", "iclr"),
     ("puzzles", "quick", "iclr"),
     ("recall", "quick", "iclr"),
+    ("chess", "quick", "iclr"),
 )
 """The tables of the results page, whether they have been run or not."""
 

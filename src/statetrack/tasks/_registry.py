@@ -13,6 +13,7 @@ from statetrack.automata.sources import MACHINE, OVER, REGEX
 from statetrack.tasks import arithmetic, groups, letters, machines
 from statetrack.tasks._task import Task, found_by
 from statetrack.tasks.applied.boxes import boxes
+from statetrack.tasks.applied.chess import chess
 from statetrack.tasks.applied.cube import cube
 from statetrack.tasks.applied.flip_flop import flip_flop
 from statetrack.tasks.applied.lights_out import lights_out
@@ -40,6 +41,7 @@ _APPLIED: dict[str, Callable[[], Task]] = {
     "boxes": partial(boxes, "swap"),
     "boxes_mixed": partial(boxes, "mixed"),
     "boxes_no_swap": partial(boxes, "no_swap"),
+    "chess": chess,
     "cube": cube,
     "lights_out": lights_out,
     "lights_out_5x5": partial(lights_out, 5),

@@ -1,6 +1,6 @@
 """What a task is: a name, an alphabet, a length law, a chance level and a sampler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -40,13 +40,14 @@ class Batch:
     Attributes:
         tokens: what the model reads.
         targets: `targets[b, t]` is the class the model should say after reading
-            `tokens[b, :t+1]`; `IGNORE` wherever `mask` is False.
+            `tokens[b, :t+1]`, or the class of each of several labels; `IGNORE` wherever `mask` is
+            False.
         mask: True where the answer counts.
         depths: of every answer that counts, in test sets of tasks that have `Task.depths`.
     """
 
     tokens: Int[Tensor, "batch time"]
-    targets: Int[Tensor, "batch time"]
+    targets: Int[Tensor, "batch time *labels"]
     mask: Bool[Tensor, "batch time"]
     depths: Depths | None = None
 
@@ -102,6 +103,9 @@ class Task:
         num_tokens: the number of input tokens of a sequence of a given length, or the most of them
             where statements differ in length.
         sampler: draws a batch.
+        labels: where every token has several labels, the number of classes of each; `class_names`
+            has them one label after the other, and an answer is right if all its labels are.
+        parts: ranges of labels whose answers are also judged alone, by name.
         judged_by: the metric of a run; by default faultless sequences (`sequence_accuracy`) if
             `dense`, else `scaled_accuracy`.
         depths: of the answers of a batch, by reading its tokens; for test sets.
@@ -123,6 +127,8 @@ class Task:
     fixed_length: bool = False
     num_tokens: Callable[[int], int]
     sampler: Sampler
+    labels: tuple[int, ...] | None = None
+    parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     judged_by: Metric | None = None
     depths: Callable[[Batch], Depths] | None = None
     machine: Machine | None = None
@@ -281,6 +287,8 @@ def found_by(task: Task, origin: str | dict[str, Any]) -> Task:
 
 def _stacked(parts: list[Tensor], width: int, fill: int | bool) -> Tensor:
     """One after the other, each padded on the right to `width`."""
-    return torch.cat(
-        [torch.nn.functional.pad(part, (0, width - part.shape[1]), value=fill) for part in parts]
-    )
+    padded = []
+    for part in parts:
+        sides = (*(0, 0) * (part.dim() - 2), 0, width - part.shape[1])
+        padded.append(torch.nn.functional.pad(part, sides, value=fill))
+    return torch.cat(padded)

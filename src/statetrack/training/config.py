@@ -164,7 +164,8 @@ class RunConfig(RunDescription):
                 f"{task.name!r} needs {task.vocab_size} and {task.num_classes}"
             )
         judge = task if self.evaluation.task is None else tasks.get(self.evaluation.task)
-        if (judge.token_names, judge.class_names) != (task.token_names, task.class_names):
+        alphabets = [(t.token_names, t.class_names, t.labels) for t in (judge, task)]
+        if alphabets[0] != alphabets[1]:
             raise ValueError(
                 f"evaluation.task={judge.name!r} has another alphabet than task {task.name!r}"
             )

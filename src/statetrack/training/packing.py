@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     """
 
     tokens: Int[Tensor, "runs rows time"]
-    targets: Int[Tensor, "runs rows asked"]
+    targets: Int[Tensor, "runs rows asked *labels"]
     read_at: Int[Tensor, "runs rows asked"] | None
     offsets: Int[Tensor, "runs rows ends"] | None
     longest: int
