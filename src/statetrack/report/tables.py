@@ -21,6 +21,7 @@ __all__ = [
     "Point",
     "Row",
     "absent",
+    "accuracy_by_place",
     "by_length",
     "by_step",
     "exact_length",
@@ -296,6 +297,26 @@ def _pooled(rows: Iterable[Record]) -> float:
     """The accuracy over all answers of `rows`."""
     weights = [(r.value, r.count or 1) for r in rows]
     return sum(value * count for value, count in weights) / sum(count for _, count in weights)
+
+
+def accuracy_by_place(run: StoredRun) -> dict[tuple[int | None, int | None], float]:
+    """Accuracy of the last test by (length, None) and by (None, operations).
+
+    Lengths are 1, 2, 4, ... times the longest that was trained on, in tokens, each for the answers
+    between half of it and all of it.
+    """
+    rows = [r for r in run.records if (r.split, r.metric, r.overall) == ("test", "accuracy", False)]
+    last = max((r.step for r in rows), default=0)
+    rows = [r for r in rows if r.step == last]
+    longest = max((r.length for r in rows if r.length is not None), default=0)
+    found: dict[tuple[int | None, int | None], float] = {}
+    end = trained_tokens(run.config)
+    while end < 2 * longest:
+        here = [r for r in rows if r.length is not None and end // 2 < r.length <= end]
+        if here:
+            found[end, None] = _pooled(here)
+        end *= 2
+    return found | {(None, r.operations): r.value for r in rows if r.operations is not None}
 
 
 def by_length(group: Group) -> Curve:
