@@ -12,7 +12,7 @@ from tests.ops.interpreter import INTERPRETED
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
 rows_and_pieces = pytest.mark.parametrize(
-    "cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "pieces"]
+    "cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "packed"]
 )
 
 

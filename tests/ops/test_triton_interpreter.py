@@ -18,7 +18,7 @@ from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends, normal
 from tests.ops.interpreter import FILES, INTERPRETED, expect_interpreted
 from tests.ops.test_against_reference import expect_match, single, with_grads
-from tests.ops.test_packing import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
+from tests.ops.test_packing import OTHER_CUTS, PIECEWISE, expect_pieces, in_a_row
 
 pytest.importorskip("triton")
 
@@ -121,21 +121,23 @@ else:
     @pytest.mark.parametrize("case", PIECEWISE, ids=str)
     def test_pieces_of_many_runs(case: Case) -> None:
         """vmap folds the runs into the batch, and every run keeps its own cuts."""
-        stacks = [in_pieces(case, seed, offsets) for seed, offsets in enumerate(OTHER_CUTS)]
+        stacks = [in_a_row(case, seed, offsets) for seed, offsets in enumerate(OTHER_CUTS)]
         stacked = {name: torch.stack([s[name] for s, _ in stacks]) for name in stacks[0][0]}
         leaves = {name: x.clone().requires_grad_() for name, x in stacked.items()}
-        offsets = torch.stack([pieces.offsets for _, pieces in stacks])
+        offsets = torch.stack([packing.offsets for _, packing in stacks])
 
         def run(inputs: dict[str, torch.Tensor], offsets: torch.Tensor) -> torch.Tensor:
-            pieces = ops.Pieces(offsets, 7)
-            y, _ = getattr(ops, case.op)(**inputs, **case.options, pieces=pieces, backend="triton")
+            packing = ops.Packing(offsets, 7)
+            y, _ = getattr(ops, case.op)(
+                **inputs, **case.options, cu_seqlens=packing, backend="triton"
+            )
             return y
 
         y = torch.vmap(run)(leaves, offsets)
         grads = torch.autograd.grad(y.square().sum(), list(leaves.values()))
-        for r, (inputs, pieces) in enumerate(stacks):
+        for r, (inputs, packing) in enumerate(stacks):
             alone = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-            wanted = run(alone, pieces.offsets)
+            wanted = run(alone, packing.offsets)
             expected = torch.autograd.grad(wanted.square().sum(), list(alone.values()))
             assert relative_error(y[r], wanted) < 1e-12
             for got, want in zip(grads, expected, strict=True):

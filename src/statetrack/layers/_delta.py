@@ -133,10 +133,10 @@ class DeltaFamily(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
-        inputs = self._inputs(x, state, pieces)
+        inputs = self._inputs(x, state, packing)
         y, recurrent = ops.delta_product(
             inputs.q,
             inputs.k,
@@ -145,7 +145,7 @@ class DeltaFamily(Layer):
             inputs.decay,
             scale=1 / math.sqrt(self.head_dim),
             initial_state=state.get("recurrent"),
-            pieces=pieces,
+            cu_seqlens=packing,
             backend=self.backend,
         )
         y = merge_heads(self.norm(at_times(y, read_at)))
@@ -172,7 +172,7 @@ class DeltaFamily(Layer):
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
     ) -> _Inputs:
         qkv, history = self.qkv_proj(x), None
         keys, values = self.num_heads * self.head_dim, self.num_heads * self.value_dim
@@ -181,7 +181,7 @@ class DeltaFamily(Layer):
         if self.conv is not None:
             activation = "silu" if self.qk_silu else None
             (q, k, v), history = self.conv(
-                qkv, state.get("conv"), activation=activation, pieces=pieces, sizes=sizes
+                qkv, state.get("conv"), activation=activation, packing=packing, sizes=sizes
             )
         else:
             q, k, v = (silu(qkv) if self.qk_silu else qkv).split(sizes, dim=-1)

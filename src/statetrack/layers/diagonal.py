@@ -49,7 +49,7 @@ class Diagonal(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         decay, inputs = self._inputs(x)
         start = None if state is None else state["recurrent"].flatten(1)

@@ -60,7 +60,7 @@ class FullMatrix(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         matrix = self._matrix(x)
         if state is None:

@@ -80,7 +80,7 @@ class GLA(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         k, v, decay = self._inputs(x)
         y, recurrent = ops.linear_attention(

@@ -38,7 +38,7 @@ class LSTM(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         gates = self.in_proj(x)
         if state is None:

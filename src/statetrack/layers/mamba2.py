@@ -88,7 +88,7 @@ class Mamba2(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
         z, u, B, C, step, new_state = self._inputs(x, state)

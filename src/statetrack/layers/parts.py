@@ -111,7 +111,7 @@ class ShortConvolution(nn.Module):
         history: Float[Tensor, "batch past dim"] | None,
         *,
         activation: Activation | None,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
         sizes: tuple[int, ...] | None = None,
     ) -> tuple[
         Float[Tensor, "batch time dim"] | tuple[Float[Tensor, "batch time _"], ...],
@@ -124,7 +124,7 @@ class ShortConvolution(nn.Module):
             self.bias,
             activation=activation,
             initial_state=history,
-            pieces=pieces,
+            cu_seqlens=packing,
             sizes=sizes,
         )
 

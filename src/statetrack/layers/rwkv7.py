@@ -95,7 +95,7 @@ class RWKV7(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         r, gate, A = self._inputs(x, state)
         batch, time, heads, dim = r.shape

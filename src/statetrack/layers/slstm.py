@@ -71,7 +71,7 @@ class SLSTM(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         heads = split_heads(x, self.num_heads)
         gates = torch.einsum("bthd,ghde->btghe", heads, self.W.to(x.dtype)) + self.bias.to(x.dtype)

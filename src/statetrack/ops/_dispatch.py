@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statetrack.ops._record import note
 from statetrack.ops._spec import OpSpec, find
-from statetrack.ops.packing import Pieces, one_by_one
+from statetrack.ops.packing import Packing, one_by_one
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "run"]
 
@@ -67,25 +67,25 @@ def run(
     backend: str,
     inputs: Any,
     *,
-    pieces: Pieces | None = None,
+    packing: Packing | None = None,
     large: bool = False,
     sizes: tuple[int, ...] | None = None,
 ) -> tuple[Any, Tensor]:
-    """The op on its inputs, a `spec.inputs`, by the pieces of every row if there are any.
+    """The op on its inputs, a `spec.inputs`, by the sequences of every packed row.
 
     With `sizes` the first result is cut along its channels into tensors of these sizes. Triton
-    kernels take all pieces at once and write the parts where they belong.
+    kernels take all sequences at once and write the parts where they belong.
     """
     chosen = _load(spec.name, backend, inputs[0].device.type, large)
     function = getattr(spec.loaded, chosen)  # an attribute, which a compiler can trace
     if chosen == "reference":
         function = _without_autocast(function)
     if chosen != "triton":
-        if pieces is not None:
+        if packing is not None:
             function = one_by_one(function, spec.sequences)
-        y, final_state = function(inputs) if pieces is None else function(inputs, pieces)
+        y, final_state = function(inputs) if packing is None else function(inputs, packing)
         return y if sizes is None else y.split(sizes, dim=-1), final_state
-    packed = {} if pieces is None else {"pieces": pieces}
+    packed = {} if packing is None else {"packing": packing}
     options = packed if sizes is None else {**packed, "sizes": sizes}
     y, final_state = function(inputs, **options)
     return y, final_state

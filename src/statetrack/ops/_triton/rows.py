@@ -11,7 +11,7 @@ __all__ = ["fetch", "place"]
 @triton.jit
 @no_type_check
 def place(offsets_ptr, sequence, T, P):
-    """(row of the batch, first token within it, length) of a sequence: a row, or one of P pieces.
+    """(row of the batch, first token in it, length) of a sequence: a row, or one of P in it.
 
     `offsets_ptr` [B, P + 1] is None where every row of T tokens is one sequence.
     """
@@ -20,7 +20,7 @@ def place(offsets_ptr, sequence, T, P):
     length = T
     if offsets_ptr is not None:
         row = sequence // P
-        at = offsets_ptr + sequence + row  # a row has one offset more than pieces
+        at = offsets_ptr + sequence + row  # a row has one offset more than sequences
         first = tl.load(at).to(tl.int64)
         length = (tl.load(at + 1) - first).to(tl.int32)
     return row, first, length

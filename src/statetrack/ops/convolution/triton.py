@@ -1,6 +1,6 @@
 """`short_convolution` in one pass over memory: one kernel forward, one backward.
 
-Letters: B batch, T time, C channels, W width, G groups, P pieces of a row (`Pieces`). One program
+Letters: B batch, T time, C channels, W width, G groups, P sequences packed into a row. One program
 takes a block of channels of one batch row through a segment of time, from its start to its end and
 across the borders of pieces, with the last W - 1 inputs in registers, so every input is read once.
 Four tokens are loaded while four are computed. Where a piece ends these registers are its final
@@ -35,7 +35,7 @@ from statetrack.ops._triton.runtime import (
     triton_dtype,
 )
 from statetrack.ops.convolution.spec import SPEC, Inputs, in_groups
-from statetrack.ops.packing import Pieces, in_a_row
+from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["short_convolution"]
 
@@ -45,11 +45,11 @@ PROGRAMS = 2048  # that keep a large GPU busy
 
 
 def short_convolution(
-    inputs: Inputs, pieces: Pieces | None = None, sizes: tuple[int, ...] | None = None
+    inputs: Inputs, packing: Packing | None = None, sizes: tuple[int, ...] | None = None
 ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
     """See `statetrack.ops.short_convolution`."""
     check_version()
-    offsets = None if pieces is None else pieces.offsets
+    offsets = None if packing is None else packing.offsets
     given = (*in_groups(inputs), offsets)
     if sizes is not None and _in_blocks(sizes):
         _, second, third = (*sizes, 0, 0)[:3]

@@ -8,7 +8,7 @@ from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, run
 from statetrack.ops.delta.spec import SPEC, Inputs, large_state
-from statetrack.ops.packing import Pieces, check_pieces
+from statetrack.ops.packing import CuSeqlens, packing_of
 
 __all__ = ["delta_product", "delta_rule"]
 
@@ -23,7 +23,7 @@ def delta_rule(
     normalize: bool = True,
     scale: float = 1.0,
     initial_state: Float[Tensor, "batch heads key value"] | None = None,
-    pieces: Pieces | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
@@ -36,8 +36,8 @@ def delta_rule(
     With `normalize`, q and k are divided by their norms inside and the transition is
     I - β k kᵀ/‖k‖² whatever the dtype; without it, k is used as it is.
     The state is float32, or float64 if any input is; y has the dtype of v.
-    With `pieces` a row holds several sequences (`Pieces`), and the states are those after each of
-    them, row by row.
+    With `cu_seqlens` a row holds several sequences (`Packing`), and the states are those after each
+    of them, row by row.
 
     >>> import torch
     >>> k = torch.tensor([1.0, 0.0]).expand(1, 3, 1, 2)
@@ -47,10 +47,10 @@ def delta_rule(
     tensor([-1.,  1., -1.])
     """
     _check("batch time heads", q, k, v, beta, decay, initial_state)
-    check_pieces(pieces, q, initial_state)
+    packing = packing_of(cu_seqlens, q, initial_state)
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
-    return run(SPEC, backend, inputs, pieces=pieces, large=large_state(k, v))
+    return run(SPEC, backend, inputs, packing=packing, large=large_state(k, v))
 
 
 def delta_product(
@@ -63,7 +63,7 @@ def delta_product(
     normalize: bool = True,
     scale: float = 1.0,
     initial_state: Float[Tensor, "batch heads key value"] | None = None,
-    pieces: Pieces | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
@@ -76,9 +76,9 @@ def delta_product(
     of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
     """
     _check("batch time micro heads", q, k, v, beta, decay, initial_state)
-    check_pieces(pieces, q, initial_state)
+    packing = packing_of(cu_seqlens, q, initial_state)
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
-    return run(SPEC, backend, inputs, pieces=pieces, large=large_state(k, v))
+    return run(SPEC, backend, inputs, packing=packing, large=large_state(k, v))
 
 
 def _check(steps: str, q: Any, k: Any, v: Any, beta: Any, decay: Any, initial_state: Any) -> None:

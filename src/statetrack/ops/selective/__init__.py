@@ -5,7 +5,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, run
-from statetrack.ops.packing import Pieces, check_pieces
+from statetrack.ops.packing import CuSeqlens, packing_of
 from statetrack.ops.selective.spec import SPEC, Inputs
 
 __all__ = ["selective_scan"]
@@ -21,15 +21,15 @@ def selective_scan(
     *,
     low: float = -1.0,
     initial_state: Float[Tensor, "batch channels state"] | None = None,
-    pieces: Pieces | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "sequences channels state"]]:
     """Mamba's scan: h_t = a_t ∘ h_{t-1} + Δ_t u_t B_t, a = low + (1 - low)·exp(Δ A); y = h·C + D u.
 
     Δ >= 0 and A <= 0, so that exp(Δ A) is in [0, 1] and a in [low, 1]. `low = 0` is Mamba as
     published, `low = -1` lets a state flip its sign. The state is float32, or float64 if any input
-    is; y has the dtype of u. With `pieces` a row holds several sequences (`Pieces`), and the states
-    are those after each of them, row by row.
+    is; y has the dtype of u. With `cu_seqlens` a row holds several sequences (`Packing`), and the
+    states are those after each of them, row by row.
     """
     sizes: dict[str, int] = {}
     check_shape("u", u, "batch time channels", sizes)
@@ -46,5 +46,5 @@ def selective_scan(
         raise ValueError(f"low={low} must be at least -1 and below 1")
     check_range("delta", delta, 0.0, float("inf"))
     check_range("A", A, float("-inf"), 0.0)
-    check_pieces(pieces, u, initial_state)
-    return run(SPEC, backend, Inputs(u, delta, A, B, C, D, low, initial_state), pieces=pieces)
+    packing = packing_of(cu_seqlens, u, initial_state)
+    return run(SPEC, backend, Inputs(u, delta, A, B, C, D, low, initial_state), packing=packing)

@@ -2,8 +2,8 @@
 
 Letters: B batch, T time, N micro-steps per token, H heads, K key size, V value size. One program
 runs one head of one batch row for one block of value columns; the columns of the state never mix,
-so a program needs nothing from the others. Where a row is cut into P pieces (`Pieces`), a program
-runs one head of one piece, and there are BP sequences. With k as given, not normalised, one
+so a program needs nothing from the others. Where a row holds P sequences (`Packing`), a program
+runs one head of one of them, and there are BP sequences. With k as given, not normalised, one
 micro-step is
 
     w = Sᵀ k,    e = r v - r² w,    u = β e,    S ← S + k uᵀ,        r = 1/‖k‖
@@ -507,8 +507,8 @@ def _backward_tile(key: int, value: int) -> tuple[int, int, int]:
 def _registers(warps: int, offsets: Tensor | None) -> int | None:
     """At most so many for a thread of a backward program; None leaves it to the compiler.
 
-    Where pieces begin is loaded, so every address is a register of its own: with 32 x 32 states 168
-    instead of 128, which is four of 16 programs fewer on a multiprocessor. 128 are enough, too.
+    Where sequences begin is loaded, so every address is a register of its own: with 32 x 32 states
+    168 instead of 128, which is four of 16 programs fewer on a multiprocessor. 128 are enough, too.
     """
     return 128 if offsets is not None and warps == 1 else None
 

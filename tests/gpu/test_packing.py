@@ -19,11 +19,11 @@ LONG = [[300, 0, 1, 40, 39, 20, 100, 200, 0], [3, 260, 37, 0, 0, 200, 200, 0, 0]
 SHORT = [[200, 0, 1, 16, 17, 200, 256, 10], [40, 40, 40, 40, 40, 100, 200, 200]]
 
 
-def cuts(lengths: list[list[int]]) -> ops.Pieces:
+def cuts(lengths: list[list[int]]) -> ops.Packing:
     ends = torch.tensor(lengths).cumsum(1)
     assert (ends[:, -1] == TIME).all()
     offsets = torch.cat([torch.zeros(ROWS, 1).long(), ends], dim=1)
-    return ops.Pieces(offsets.cuda(), max(max(row) for row in lengths))
+    return ops.Packing(offsets.cuda(), max(max(row) for row in lengths))
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def expect_pieces(
     use_states: bool = True,
     **options: object,
 ) -> None:
-    pieces = cuts(lengths)
+    packing = cuts(lengths)
     low = {name: x.to(dtype) for name, x in inputs.items()}
     results = []
     for backend, values in (
@@ -51,7 +51,7 @@ def expect_pieces(
         ("reference", {name: x.double() for name, x in low.items()}),
     ):
         leaves = {name: x.clone().requires_grad_() for name, x in values.items()}
-        y, states = getattr(ops, op)(**leaves, **options, pieces=pieces, backend=backend)
+        y, states = getattr(ops, op)(**leaves, **options, cu_seqlens=packing, backend=backend)
         loss = y.double().square().sum()
         if use_states:
             loss = loss + states.double().sin().sum()
