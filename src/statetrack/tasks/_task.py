@@ -54,8 +54,7 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         depths = self.depths and Depths(*(part.to(device) for part in self.depths))
-        parts = (part.to(device) for part in (self.tokens, self.targets, self.mask))
-        return Batch(*parts, depths)
+        return Batch(self.tokens.to(device), self.targets.to(device), self.mask.to(device), depths)
 
     @property
     def num_tokens(self) -> Int[Tensor, "batch"]:

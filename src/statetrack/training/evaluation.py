@@ -245,8 +245,8 @@ def _by_depth(
     operations, ages = (torch.bucketize(part, edges) for part in depths)
     runs = len(hit)
     found = torch.zeros(runs, 3, len(EDGES) + 1, dtype=torch.long, device=mask.device)
-    parts = ((operations, hit), (operations, mask.expand(runs, -1, -1)))
-    parts += ((ages, mask.expand(runs, -1, -1)),)
+    all_asked = mask.expand(runs, -1, -1)
+    parts = ((operations, hit), (operations, all_asked), (ages, all_asked))
     for which, (ranges, counted) in enumerate(parts):
         places = ranges.flatten().expand(runs, -1)
         found[:, which].scatter_add_(1, places, counted.flatten(1).long())

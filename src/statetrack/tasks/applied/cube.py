@@ -33,7 +33,7 @@ Sticker = tuple[tuple[int, int, int], str]
 """The corner it is on, and the face it shows on."""
 STICKERS: tuple[Sticker, ...] = tuple(
     (corner, face)
-    for corner in product((-1, 1), repeat=3)
+    for corner in product((-1, 1), (-1, 1), (-1, 1))
     if corner != FIXED
     for face in COLOURS
     if corner[AXES[face][0]] == AXES[face][1]
