@@ -29,7 +29,7 @@ EVALUATIONS = 4
 EVALUATION_TOKENS = 2**18
 """Tokens of one batch of an evaluation, for each run."""
 EVALUATION_SCORES = 2**26
-"""Scores of one head of attention in such a batch."""
+"""Scores of the classes, or of one head of attention, in such a batch, for each run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,9 @@ def evaluation(task: str, layer: str, *, size: int, every: int) -> EvaluationCon
     known, recipe = tasks.get(task), RECIPES[task]
     longest = recipe.times * known.train_lengths.max
     width = known.num_tokens(longest)
-    most = EVALUATION_SCORES // width**2 if layer == "Attention" else EVALUATION_TOKENS // width
+    most = min(EVALUATION_TOKENS, EVALUATION_SCORES // known.num_classes) // width
+    if layer == "Attention":
+        most = min(most, EVALUATION_SCORES // width**2)
     return EvaluationConfig(
         every=every,
         size=size,
