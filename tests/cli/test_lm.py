@@ -55,6 +55,29 @@ def test_mistakes_are_one_line(
     refused("has no tokenizer.json", "generate", str(folder), "--prompt", "a")
 
 
+def test_convert_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backbone = BackboneConfig(
+        mixers=[("DeltaNet", {"qk_eps": 1e-6, "eigen_range": (0.0, 1.0)})], d_model=16, mlp_dim=16
+    )
+    model = CausalLM(CausalLMConfig(vocab_size=256, backbone=backbone))
+    model.save(tmp_path / "ours")
+    Text.of_bytes().save(tmp_path / "ours" / "tokenizer.json")
+    command = ["lm", "convert", str(tmp_path / "ours"), str(tmp_path / "fla"), "--to", "fla"]
+    assert main(command) == 0 and "tokenizer.json" in capsys.readouterr().out
+    assert json.loads((tmp_path / "fla" / "config.json").read_text())["model_type"] == "delta_net"
+    back = ["lm", "convert", str(tmp_path / "fla"), str(tmp_path / "back")]
+    assert main(back) == 0
+    again = CausalLM.load(tmp_path / "back")
+    tokens = torch.randint(256, (1, 9))
+    assert torch.allclose(again(tokens)[0], model(tokens)[0], atol=1e-6)
+    assert main([*back[:-1], str(tmp_path / "open"), "--open-range"]) == 0
+    opened = CausalLM.load(tmp_path / "open")
+    assert opened.config.backbone.mixers[0].options["learn_range"]
+    assert main(["lm", "convert", str(tmp_path / "ours"), str(tmp_path / "x")]) == 2
+    assert "'statetrack' cannot be converted" in capsys.readouterr().err
+    assert main(["lm", "convert", str(tmp_path / "ours"), str(tmp_path / "ours")]) == 2
+
+
 def test_evaluate_prints_writes_and_draws(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

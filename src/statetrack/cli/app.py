@@ -105,9 +105,10 @@ def commands() -> tuple[Callable[..., int], ...]:
 
 def groups() -> dict[str, tuple[str, tuple[Callable[..., int], ...]]]:
     """Commands of two words: what the first stands for, and every second one."""
-    from statetrack.cli.lm import evaluate, generate
+    from statetrack.cli.lm import convert, evaluate, generate
 
-    return {"lm": ("Language models: generate text, measure loss.", (generate, evaluate))}
+    about = "Language models: generate text, measure loss, convert checkpoints."
+    return {"lm": (about, (generate, evaluate, convert))}
 
 
 def build() -> Any:

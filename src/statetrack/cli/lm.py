@@ -1,14 +1,17 @@
 """Language models: text from them, and how well they predict it."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 from statetrack.cli.options import choose_device
 
-__all__ = ["evaluate", "generate"]
+__all__ = ["convert", "evaluate", "generate"]
 
 END = "<|endoftext|>"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 def generate(
@@ -181,3 +184,49 @@ def _show(done: int, of: int) -> None:
         print(f"\r  {done} of {of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
     elif done == of:
         print(f"  {done} of {of}", file=sys.stderr, flush=True)
+
+
+def convert(
+    source: Path,
+    out: Path,
+    *,
+    to: Literal["statetrack", "fla"] = "statetrack",
+    open_range: bool = False,
+) -> int:
+    """A language model of another library as one of ours, exactly, or one of ours for fla.
+
+    Parameters
+    ----------
+    source
+        A folder with config.json and safetensors: Mamba, Mamba2, OLMo-Hybrid or Qwen3-Next of
+        transformers, a checkpoint of mamba-ssm, a DeltaNet, GatedDeltaNet, GatedDeltaProduct or
+        GLA of fla; with `--to fla`, one of ours.
+    out
+        The folder to write.
+    to
+        Whose model to write.
+    open_range
+        Let every head learn to open its eigenvalue range from [0, 1] to [-1, 1]; the model says
+        the same until it is trained further.
+    """
+    from statetrack.hf import convert as conversion
+    from statetrack.models import CausalLM
+    from statetrack.models.folder import write_folder
+
+    if out.resolve() == source.resolve():
+        raise ValueError(f"{out} is the model to convert: write to another folder")
+    if to == "fla":
+        if open_range:
+            raise ValueError("fla has no layers that learn their range: leave out --open-range")
+        config, weights = conversion.to_fla(CausalLM.load(source))
+        write_folder(out, config, weights)
+    else:
+        model = conversion.from_folder(source)
+        if open_range:
+            model = conversion.open_range(model)
+        model.save(out)
+    kept = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    for name in kept:
+        shutil.copyfile(source / name, out / name)
+    print(f"Wrote {out}" + (f", with {', '.join(kept)}" if kept else ", without a tokenizer"))
+    return 0

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from statetrack.models.config import CausalLMConfig
 
-__all__ = ["CONFIG", "MODEL_TYPE", "expect_fit", "load", "read_config", "read_weights", "save"]
+__all__ = [
+    "CONFIG",
+    "MODEL_TYPE",
+    "expect_fit",
+    "load",
+    "read_config",
+    "read_weights",
+    "save",
+    "write_folder",
+]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -30,7 +39,17 @@ LARGEST = 4 * 2**30
 
 
 def save(folder: Path, config: CausalLMConfig, weights: Mapping[str, Tensor]) -> None:
-    """Writes a model; a reader sees the new config only when all weights are there."""
+    """Writes a model of ours."""
+    described = {
+        "architectures": ["StatetrackForCausalLM"],
+        "model_type": MODEL_TYPE,
+        "model": config.to_dict(),
+    }
+    write_folder(folder, described, weights)
+
+
+def write_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Writes any model; a reader sees the new config only when all weights are there."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = list(_parts(weights))
     names = [WEIGHTS]
@@ -48,12 +67,7 @@ def save(folder: Path, config: CausalLMConfig, weights: Mapping[str, Tensor]) ->
         where = {key: name for name, part in zip(names, parts, strict=True) for key in part}
         total = sum(value.nbytes for value in weights.values())
         _write(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
-    described = {
-        "architectures": ["StatetrackForCausalLM"],
-        "model_type": MODEL_TYPE,
-        "model": config.to_dict(),
-    }
-    _write(folder / CONFIG, described)
+    _write(folder / CONFIG, dict(config))
 
 
 def load(folder: Path) -> tuple[CausalLMConfig, dict[str, Tensor]]:
