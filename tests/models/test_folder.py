@@ -11,6 +11,7 @@ from tests.helpers import relative_error
 from tests.models.test_causal_lm import TOKENS, build
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LOADER = "modeling_statetrack.py"
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -38,7 +39,7 @@ def test_saving_again_leaves_nothing_behind(
         small.setattr(folder, "LARGEST", 10_000)
         model.save(tmp_path)
     build("Mamba").save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS, LOADER]
     assert CausalLM.load(tmp_path).config.backbone.mixers[0].layer == "Mamba"
 
 

@@ -54,11 +54,8 @@ class TokenModel(nn.Module, ABC):
         are those of each sequence alone, and scores at padding are zero. What token stands there
         does not matter. `generator` draws dropout, in training mode; None is PyTorch's own.
         """
-        if mask is not None:
-            tokens = tokens.masked_fill(~mask, 0)
-        self._check(tokens)
         x, state = self.backbone(
-            self.embedding(tokens),
+            self.embed(tokens, mask),
             state,
             read_at=read_at,
             cu_seqlens=cu_seqlens,
@@ -66,6 +63,15 @@ class TokenModel(nn.Module, ABC):
             generator=generator,
         )
         return self.scores(x), state
+
+    def embed(
+        self, tokens: Int[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time d_model"]:
+        """The vectors of the tokens; where the mask is False, any token may stand."""
+        if mask is not None:
+            tokens = tokens.masked_fill(~mask, 0)
+        self._check(tokens)
+        return self.embedding(tokens)
 
     def step(
         self, tokens: Int[Tensor, "batch"], state: ModelState | None = None
