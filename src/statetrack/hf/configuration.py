@@ -58,7 +58,8 @@ class StatetrackConfig(PreTrainedConfig):
 
     @property
     def vocab_size(self) -> int:
-        return self.description.vocab_size
+        size: int = self.model["vocab_size"]
+        return size
 
     @vocab_size.setter
     def vocab_size(self, size: int) -> None:
@@ -66,7 +67,8 @@ class StatetrackConfig(PreTrainedConfig):
 
     @property
     def tie_word_embeddings(self) -> bool:
-        return self.description.tie_embeddings
+        tied: bool = self.model["tie_embeddings"]
+        return tied
 
     @tie_word_embeddings.setter
     def tie_word_embeddings(self, tied: bool) -> None:
@@ -74,11 +76,12 @@ class StatetrackConfig(PreTrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        return self.description.backbone.d_model
+        size: int = self.model["backbone"]["d_model"]
+        return size
 
     @property
     def num_hidden_layers(self) -> int:
-        return self.description.backbone.num_layers
+        return len(self.model["backbone"]["mixers"])
 
     def save_pretrained(
         self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any

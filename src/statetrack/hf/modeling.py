@@ -206,7 +206,7 @@ class StatetrackForCausalLM(PreTrainedModel, GenerationMixin):
         if labels is not None:
             if kept is not None:
                 raise ValueError("a loss needs the scores of all tokens: leave out logits_to_keep")
-            _check_labels(labels, given, self.config.vocab_size)
+            _check_labels(labels, given, logits.shape[-1])
             loss = self.loss_function(
                 logits=logits,
                 labels=labels,
