@@ -176,11 +176,23 @@ def test_a_prompt_that_was_read_before() -> None:
     expected = generated(model, TOKENS)
     with torch.no_grad():
         cache = model(TOKENS[:, :6], use_cache=True).past_key_values
-    for more in ({}, {"prefill_chunk_size": 2}):
-        done = generated(model, TOKENS, past_key_values=copy.deepcopy(cache), **more)
+    for _ in range(2):
+        done = generated(model, TOKENS, past_key_values=copy.deepcopy(cache))
         assert torch.equal(done.sequences, expected.sequences)
-    chunks = generated(model, TOKENS, past_key_values=StatetrackCache(), prefill_chunk_size=4)
-    assert torch.equal(chunks.sequences, expected.sequences)
+
+
+def test_a_prompt_chunk_by_chunk() -> None:
+    """Padding is padding in every chunk, also where the first one is shorter than it."""
+    model = wrapped("Mamba2", "Attention")
+    for mask, size in ((torch.ones_like(TOKENS), 4), (padded("left"), 10)):
+        expected = generated(model, TOKENS[:2], attention_mask=mask[:2])
+        options = {"past_key_values": StatetrackCache(), "prefill_chunk_size": size}
+        done = generated(model, TOKENS[:2], attention_mask=mask[:2], **options)
+        for found, step in zip(done.logits, expected.logits, strict=True):
+            assert relative_error(found, step) < FLOAT32
+    with pytest.raises(ValueError, match="row 1 of the mask has no token"):
+        options = {"past_key_values": StatetrackCache(), "prefill_chunk_size": 4}
+        generated(model, TOKENS[:2], attention_mask=padded("left")[:2], **options)
 
 
 def test_assisted_generation_is_refused() -> None:

@@ -98,3 +98,11 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps(described))
     with pytest.raises(ValueError, match=r"has shape \[23, 32\].*asks for \[24, 32\]"):
         CausalLM.load(tmp_path)
+
+
+def test_folder_says_what_to_install(tmp_path: Path) -> None:
+    """The file that transformers would run names the package, and config.json names the file."""
+    build("DeltaNet").save(tmp_path)
+    assert "pip install 'statetrack[hf]'" in (tmp_path / LOADER).read_text()
+    named = json.loads((tmp_path / CONFIG).read_text())["auto_map"]
+    assert {where.partition(".")[0] for where in named.values()} == {Path(LOADER).stem}

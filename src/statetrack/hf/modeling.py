@@ -112,30 +112,6 @@ class StatetrackForCausalLM(PreTrainedModel, GenerationMixin):
         self.model.config = self.config.description
         return table
 
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Any,
-        next_sequence_length: int | None = None,
-        past_key_values: Cache | None = None,
-        attention_mask: Any = None,
-        inputs_embeds: Any = None,
-        is_first_iteration: bool | None = False,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """What `forward` takes for the next token: new tokens are never padding."""
-        inputs: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]
-            input_ids,
-            next_sequence_length,
-            past_key_values=past_key_values,
-            attention_mask=attention_mask,
-            inputs_embeds=inputs_embeds,
-            is_first_iteration=is_first_iteration,
-            **kwargs,
-        )
-        if past_key_values is not None and not is_first_iteration:
-            inputs.pop("attention_mask", None)
-        return inputs
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -200,7 +176,7 @@ class StatetrackForCausalLM(PreTrainedModel, GenerationMixin):
             )
         if hidden is not None:
             hidden.append(x)
-            x = x if kept is None else x[:, kept[0]]
+            x = x if kept is None else x[:, kept[0].to(x.device)]
         logits = self.model.scores(x)
         loss = None
         if labels is not None:

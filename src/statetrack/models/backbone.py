@@ -141,5 +141,5 @@ class Backbone(nn.Module):
             x = self.norm(x)
         if mask is not None:
             real = mask if read_at is None else mask.gather(1, read_at)
-            x = x.masked_fill(~real[..., None], 0.0)
+            x = x.masked_fill(~real[..., None].to(x.device), 0.0)
         return x, tuple(states)
