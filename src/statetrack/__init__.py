@@ -2,7 +2,7 @@
 
 statetrack.ops           the recurrences, as functions on tensors
 statetrack.layers        drop-in layers: projections, an eigenvalue range, an op
-statetrack.models        a block, a tagger and a language model built from any of the layers
+statetrack.models        taggers and language models built from any of the layers
 statetrack.hf            the language models as models of transformers
 statetrack.eigenvalues   the range [low, 1] and its maps, in one file
 statetrack.automata      finite machines, groups and their decompositions (no torch)
@@ -10,6 +10,7 @@ statetrack.compiler      from automata to exact linear RNNs; explain (no torch) 
 statetrack.tasks         what to learn: sequences with labels, masks and chance levels
 statetrack.runs          a run on disk: folder, records, checkpoints
 statetrack.training      a config, one run, many runs in one step
+statetrack.lm            language models in use: text, generation, loss by position
 statetrack.sweep         lists of runs, in processes or on a cluster
 statetrack.analysis      what a trained model does: eigenvalues, theorems, horizons
 statetrack.experiments   the paper's figures and tables as lists of runs
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from statetrack import experiments as experiments
     from statetrack import hf as hf
     from statetrack import layers as layers
+    from statetrack import lm as lm
     from statetrack import models as models
     from statetrack import ops as ops
     from statetrack import report as report

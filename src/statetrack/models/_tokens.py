@@ -54,7 +54,23 @@ class TokenModel(nn.Module, ABC):
         are those of each sequence alone, and scores at padding are zero. What token stands there
         does not matter. `generator` draws dropout, in training mode; None is PyTorch's own.
         """
-        x, state = self.backbone(
+        x, state = self.features(
+            tokens, state, read_at=read_at, cu_seqlens=cu_seqlens, mask=mask, generator=generator
+        )
+        return self.scores(x), state
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        state: ModelState | None = None,
+        *,
+        read_at: Int[Tensor, "batch asked"] | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], ModelState]:
+        """What `scores` reads; the arguments are those of `forward`."""
+        found: tuple[Tensor, ModelState] = self.backbone(
             self.embed(tokens, mask),
             state,
             read_at=read_at,
@@ -62,7 +78,7 @@ class TokenModel(nn.Module, ABC):
             mask=mask,
             generator=generator,
         )
-        return self.scores(x), state
+        return found
 
     def embed(
         self, tokens: Int[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None = None

@@ -7,12 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import init
+from torch.nn.functional import cross_entropy
 from torch.nn.functional import linear as product
 
-from statetrack._typing import Float, Int
+from statetrack import ops
+from statetrack._typing import Bool, Float, Int
 from statetrack.layers.parts import linear
 from statetrack.models import folder as folders
-from statetrack.models._tokens import TokenModel
+from statetrack.models._tokens import ModelState, TokenModel
 from statetrack.models.config import CausalLMConfig
 from statetrack.models.generation import Prompts, Sampling, generate, stream
 
@@ -20,6 +22,8 @@ __all__ = ["CausalLM"]
 
 OUTPUTS = ("out_proj", "down_proj")
 """Projections of these names write to the residual stream."""
+SCORED = 2048
+"""Tokens whose scores are in memory at once when losses are asked for."""
 
 
 class CausalLM(TokenModel):
@@ -73,6 +77,25 @@ class CausalLM(TokenModel):
             return product(x.to(weight.device), weight)  # blocks may be on other devices
         found: Tensor = self.head(x)
         return found
+
+    def losses(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        targets: Int[Tensor, "batch time"],
+        state: ModelState | None = None,
+        *,
+        cu_seqlens: ops.CuSeqlens | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+    ) -> tuple[Float[Tensor, "batch time"], ModelState]:
+        """-log p(target) in float32 after every token, without all scores in memory at once."""
+        x, state = self.features(tokens, state, cu_seqlens=cu_seqlens, mask=mask)
+        found = [
+            cross_entropy(self.scores(part[None])[0].float(), wanted, reduction="none")
+            for part, wanted in zip(
+                x.flatten(0, 1).split(SCORED), targets.flatten().split(SCORED), strict=True
+            )
+        ]
+        return torch.cat(found).view(targets.shape), state
 
     def generate(
         self,

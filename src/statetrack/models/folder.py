@@ -17,7 +17,17 @@ from torch import Tensor
 
 from statetrack.models.config import CausalLMConfig
 
-__all__ = ["AUTO_MAP", "CONFIG", "MODEL_TYPE", "expect_fit", "load", "save", "write_loader"]
+__all__ = [
+    "AUTO_MAP",
+    "CONFIG",
+    "MODEL_TYPE",
+    "expect_fit",
+    "load",
+    "read_config",
+    "read_weights",
+    "save",
+    "write_loader",
+]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -95,7 +105,7 @@ def write_loader(folder: Path) -> None:
 def load(folder: Path) -> tuple[CausalLMConfig, dict[str, Tensor]]:
     """The config and the weights, on the CPU."""
     return read_config(folder), {
-        name.removeprefix(PREFIX): tensor for name, tensor in _weights(folder).items()
+        name.removeprefix(PREFIX): tensor for name, tensor in read_weights(folder).items()
     }
 
 
@@ -151,7 +161,7 @@ def _parts(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     yield part
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: Path) -> dict[str, Tensor]:
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
         return _read(folder / WEIGHTS)
