@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-all lint types unit slow bench clean
+.PHONY: demo test test-all lint types unit slow hf-versions bench clean
 
 # About one minute on two free cores, after an installation of about as long.
 demo: $(VENV)/.demo
@@ -30,6 +30,10 @@ unit: $(VENV)/.ready
 
 slow: $(VENV)/.ready
 	$(BIN)/python -m pytest -m slow -n 2
+
+# tests/hf on the oldest version of transformers that is supported; the suite has the newest.
+hf-versions: $(VENV)/.ready
+	PYTHON=$(BIN)/python sh tests/hf/other_version.sh 5.17.0
 
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/cpu.py

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ops": set(),
     "layers": {"config", "ops", "eigenvalues"},
     "models": {"config", "layers", "ops", "eigenvalues"},
+    "hf": {"config", "eigenvalues", "ops", "layers", "models"},
     "automata": set(),
     "tasks": {"automata"},
     "compiler": {"automata", "layers", "models", "ops", "eigenvalues"},
@@ -264,7 +265,8 @@ def test_import_needs_torch_numpy_and_safetensors_alone_and_does_nothing() -> No
 def test_import_is_lazy() -> None:
     code = (
         "import sys, statetrack\n"
-        "heavy = {'torch', 'numpy', 'numba', 'triton', 'matplotlib', 'automata', 'rich'}\n"
+        "heavy = {'torch', 'numpy', 'numba', 'triton', 'matplotlib', 'automata', 'rich',\n"
+        "         'transformers'}\n"
         "loaded = heavy & set(sys.modules)\n"
         "assert not loaded, loaded\n"
         "assert statetrack.EigenRange is statetrack.eigenvalues.EigenRange\n"

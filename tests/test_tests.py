@@ -13,6 +13,7 @@ CROSS_CUTTING = {
     "test_docs.py": "the scripts in docs/",
     "test_package.py": "imports, docstrings, pages",
     "test_tests.py": "this file",
+    "hf/test_training.py": "Trainer, adapters, packed batches",
     "automata/test_oracles.py": "every named automaton, through all that is known of it",
     "ops/test_against_reference.py": "every backend of every op",
     "ops/test_triton_hopper.py": "every kernel, compiled",

@@ -3,6 +3,7 @@
 statetrack.ops           the recurrences, as functions on tensors
 statetrack.layers        drop-in layers: projections, an eigenvalue range, an op
 statetrack.models        taggers and language models built from any of the layers
+statetrack.hf            the language models as models of transformers
 statetrack.eigenvalues   the range [low, 1] and its maps, in one file
 statetrack.automata      finite machines, groups and their decompositions (no torch)
 statetrack.compiler      from automata to exact linear RNNs; explain (no torch) and compile
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from statetrack import config as config
     from statetrack import eigenvalues as eigenvalues
     from statetrack import experiments as experiments
+    from statetrack import hf as hf
     from statetrack import layers as layers
     from statetrack import lm as lm
     from statetrack import models as models

@@ -18,7 +18,7 @@ class Doubled(nn.Module):
         return 2 * self.inner(x)
 
 
-@pytest.mark.parametrize("how", ["plain", "wrapped", "hook", "pre-hook", "bias"])
+@pytest.mark.parametrize("how", ["plain", "wrapped", "hook", "pre-hook", "bias", "replaced"])
 def test_halves_are_those_of_the_module_whatever_was_done_to_it(how: str) -> None:
     module: nn.Module = linear(6, 10, bias=how == "bias").double()
     g = torch.Generator().manual_seed(0)
@@ -30,6 +30,9 @@ def test_halves_are_those_of_the_module_whatever_was_done_to_it(how: str) -> Non
         module.register_forward_hook(lambda _, args, y: 3 * y)
     elif how == "pre-hook":
         module.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+    elif how == "replaced":
+        own = module.forward
+        module.forward = lambda x: 5 * own(x)  # type: ignore[method-assign]
     x = torch.randn(2, 4, 6, generator=g, dtype=torch.float64)
     first, second = module(x).chunk(2, dim=-1)
     for half, want in zip(in_halves(module, x), (first, second), strict=True):

@@ -71,6 +71,26 @@ def test_dropout_is_drawn_by_the_generator() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+def test_gradient_checkpointing_runs_blocks_twice() -> None:
+    found = []
+    for again in (False, True):
+        model = build("DeltaNet", "GLA", dropout=0.3)
+        model.gradient_checkpointing = again
+        calls: list[int] = []
+        model.blocks[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        torch.manual_seed(0)
+        model(X)[0].square().sum().backward()
+        assert len(calls) == 1 + again
+        found.append([parameter.grad for parameter in model.parameters()])
+    for plain, checkpointed in zip(*found, strict=True):
+        torch.testing.assert_close(checkpointed, plain)
+    with pytest.raises(ValueError, match="would draw other dropout the second time"):
+        model(X, generator=torch.Generator())
+    calls.clear()
+    model.eval()(X)
+    assert len(calls) == 1
+
+
 def test_norms_after_mixer_and_mlp() -> None:
     """x + norm(mixer(x)), then x + norm(mlp(x)); blocks of both kinds in one stack."""
     mixers = [

@@ -11,6 +11,7 @@ from tests.helpers import relative_error
 from tests.models.test_causal_lm import TOKENS, build
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LOADER = "modeling_statetrack.py"
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -38,7 +39,7 @@ def test_saving_again_leaves_nothing_behind(
         small.setattr(folder, "LARGEST", 10_000)
         model.save(tmp_path)
     build("Mamba").save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS, LOADER]
     assert CausalLM.load(tmp_path).config.backbone.mixers[0].layer == "Mamba"
 
 
@@ -97,3 +98,11 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps(described))
     with pytest.raises(ValueError, match=r"has shape \[23, 32\].*asks for \[24, 32\]"):
         CausalLM.load(tmp_path)
+
+
+def test_folder_says_what_to_install(tmp_path: Path) -> None:
+    """The file that transformers would run names the package, and config.json names the file."""
+    build("DeltaNet").save(tmp_path)
+    assert "pip install 'statetrack[hf]'" in (tmp_path / LOADER).read_text()
+    named = json.loads((tmp_path / CONFIG).read_text())["auto_map"]
+    assert {where.partition(".")[0] for where in named.values()} == {Path(LOADER).stem}

@@ -157,7 +157,8 @@ def in_halves(
         module._backward_pre_hooks,
         module._backward_hooks,
     )
-    if type(module) is not nn.Linear or module.bias is not None or any(hooks):
+    replaced = "forward" in vars(module)  # how accelerate brings offloaded weights
+    if type(module) is not nn.Linear or module.bias is not None or any(hooks) or replaced:
         first, second = module(x).chunk(2, dim=-1)
         return first, at_times(second, second_at)
     first, second = module.weight.chunk(2)

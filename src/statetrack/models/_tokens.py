@@ -70,11 +70,8 @@ class TokenModel(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], ModelState]:
         """What `scores` reads; the arguments are those of `forward`."""
-        if mask is not None:
-            tokens = tokens.masked_fill(~mask, 0)
-        self._check(tokens)
         found: tuple[Tensor, ModelState] = self.backbone(
-            self.embedding(tokens),
+            self.embed(tokens, mask),
             state,
             read_at=read_at,
             cu_seqlens=cu_seqlens,
@@ -82,6 +79,15 @@ class TokenModel(nn.Module, ABC):
             generator=generator,
         )
         return found
+
+    def embed(
+        self, tokens: Int[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time d_model"]:
+        """The vectors of the tokens; where the mask is False, any token may stand."""
+        if mask is not None:
+            tokens = tokens.masked_fill(~mask, 0)
+        self._check(tokens)
+        return self.embedding(tokens)
 
     def step(
         self, tokens: Int[Tensor, "batch"], state: ModelState | None = None

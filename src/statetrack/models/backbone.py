@@ -1,7 +1,12 @@
 """The only block: norm, mixer, residual; norm, MLP, residual."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
@@ -77,10 +82,20 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A stack of blocks and, unless the config says otherwise, a last norm."""
+    """A stack of blocks and, unless the config says otherwise, a last norm.
+
+    With `gradient_checkpointing = True` training keeps only what goes into each block, and computes
+    the rest again in the backward pass. The name is the one that transformers switches.
+    """
+
+    gradient_checkpointing: bool
+    _gradient_checkpointing_func: Callable[..., Any]
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        self.dropout = config.dropout
+        self.gradient_checkpointing = False
+        self._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         self.blocks = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
         self.norm = make_norm(config) if config.final_norm else None
 
@@ -122,19 +137,27 @@ class Backbone(nn.Module):
             raise ValueError(f"{len(state)} states for {len(self.blocks)} blocks: one for each")
         states = []
         last = len(self.blocks) - 1
+        again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        if again and self.dropout and generator is not None:
+            raise ValueError(
+                "gradient checkpointing runs each block twice, and a generator would draw other "
+                "dropout the second time: leave out generator, or gradient_checkpointing"
+            )
         for index, block in enumerate(self.blocks):
-            x, new = block(
-                x,
-                None if state is None else state[index],
+            run = partial(
+                block,
                 read_at=read_at if index == last else None,
                 cu_seqlens=cu_seqlens,
                 mask=mask,
                 generator=generator,
             )
+            if again:
+                run = partial(self._gradient_checkpointing_func, run)
+            x, new = run(x, None if state is None else state[index])
             states.append(new)
         if self.norm is not None:
             x = self.norm(x)
         if mask is not None:
             real = mask if read_at is None else mask.gather(1, read_at)
-            x = x.masked_fill(~real[..., None], 0.0)
+            x = x.masked_fill(~real[..., None].to(x.device), 0.0)
         return x, tuple(states)

@@ -73,7 +73,8 @@ class CausalLM(TokenModel):
 
     def scores(self, x: Float[Tensor, "batch asked d_model"]) -> Float[Tensor, "batch asked vocab"]:
         if self.head is None:
-            return product(x, self.embedding.weight)
+            weight = self.embedding.weight
+            return product(x.to(weight.device), weight)  # blocks may be on other devices
         found: Tensor = self.head(x)
         return found
 

@@ -1,6 +1,7 @@
 """A language model in a folder: config.json, and its weights as safetensors.
 
 The folder is one that Hugging Face's tools know: `statetrack.hf` reads and writes the same files.
+A small Python file beside them says what to install where statetrack is missing.
 Nothing is ever unpickled.
 """
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from statetrack.models.config import CausalLMConfig
 
 __all__ = [
+    "AUTO_MAP",
     "CONFIG",
     "MODEL_TYPE",
     "expect_fit",
@@ -25,6 +27,7 @@ __all__ = [
     "read_weights",
     "save",
     "write_folder",
+    "write_loader",
 ]
 
 CONFIG = "config.json"
@@ -36,12 +39,43 @@ PREFIX = "model."
 """Before every name that `statetrack.hf` writes."""
 LARGEST = 4 * 2**30
 """Bytes of one file of weights."""
+LOADER = "modeling_statetrack.py"
+"""What `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)` runs."""
+LOADER_TEXT = '''"""This folder holds a language model of the Python package statetrack.
+
+    pip install 'statetrack[hf]'
+
+    import statetrack.hf
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained("this folder")
+
+No code of this folder runs then. This file is for trust_remote_code=True, where the import above is
+left out.
+"""
+
+try:
+    from statetrack.hf import StatetrackConfig, StatetrackForCausalLM
+except ImportError as error:
+    raise ImportError(
+        "this is a model of statetrack, which cannot be imported here: pip install 'statetrack[hf]'"
+    ) from error
+
+__all__ = ["StatetrackConfig", "StatetrackForCausalLM"]
+'''
+AUTO_MAP = {
+    "AutoConfig": "modeling_statetrack.StatetrackConfig",
+    "AutoModelForCausalLM": "modeling_statetrack.StatetrackForCausalLM",
+}
+"""Names the loader in config.json, as transformers asks."""
 
 
 def save(folder: Path, config: CausalLMConfig, weights: Mapping[str, Tensor]) -> None:
     """Writes a model of ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_loader(folder)
     described = {
         "architectures": ["StatetrackForCausalLM"],
+        "auto_map": AUTO_MAP,
         "model_type": MODEL_TYPE,
         "model": config.to_dict(),
     }
@@ -68,6 +102,11 @@ def write_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, 
         total = sum(value.nbytes for value in weights.values())
         _write(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
     _write(folder / CONFIG, dict(config))
+
+
+def write_loader(folder: Path) -> None:
+    """Lets transformers find the model, or say what to install."""
+    (folder / LOADER).write_text(LOADER_TEXT, encoding="utf-8")
 
 
 def load(folder: Path) -> tuple[CausalLMConfig, dict[str, Tensor]]:

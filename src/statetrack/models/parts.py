@@ -56,12 +56,14 @@ def dropout(
     return x * kept / (1 - share)
 
 
-class Embedding(nn.Module):
-    """tokens -> weight[tokens]."""
+class Embedding(nn.Embedding):
+    """tokens -> weight[tokens]. Its owner draws the weights.
+
+    A table that other libraries know: they resize it and put adapters on it.
+    """
 
     def __init__(self, vocab_size: int, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, dim))
+        super().__init__(vocab_size, dim, _weight=torch.empty(vocab_size, dim))
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time dim"]:
         if _by_products(self.weight, tokens):
