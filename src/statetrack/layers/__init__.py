@@ -15,6 +15,7 @@ from statetrack.layers.diagonal import Diagonal as Diagonal
 from statetrack.layers.full_matrix import FullMatrix as FullMatrix
 from statetrack.layers.gated_delta_net import GatedDeltaNet as GatedDeltaNet
 from statetrack.layers.gla import GLA as GLA
+from statetrack.layers.kda import KDA as KDA
 from statetrack.layers.lstm import LSTM as LSTM
 from statetrack.layers.mamba import Mamba as Mamba
 from statetrack.layers.mamba2 import Mamba2 as Mamba2

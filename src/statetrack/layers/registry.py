@@ -14,6 +14,7 @@ from statetrack.layers.diagonal import Diagonal
 from statetrack.layers.full_matrix import FullMatrix
 from statetrack.layers.gated_delta_net import GatedDeltaNet
 from statetrack.layers.gla import GLA
+from statetrack.layers.kda import KDA
 from statetrack.layers.lstm import LSTM
 from statetrack.layers.mamba import Mamba
 from statetrack.layers.mamba2 import Mamba2
@@ -35,6 +36,7 @@ LAYERS: dict[str, type[Layer]] = {
         FullMatrix,
         GatedDeltaNet,
         GLA,
+        KDA,
         LSTM,
         Mamba,
         Mamba2,

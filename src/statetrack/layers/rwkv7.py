@@ -26,8 +26,7 @@ class RWKV7(Layer):
     a = σ(…), which reaches from -0.45 to 1 and neither forgets completely nor reflects.)
 
     Each projection sees a learnt mix of the current and the previous token. The value residual
-    across layers is left out: a layer here knows only its own input. The recurrence runs as a
-    scan over dense matrices; it is here to be compared with, not to be fast.
+    across layers is left out: a layer here knows only its own input.
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
@@ -99,19 +98,20 @@ class RWKV7(Layer):
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         r, gate, A = self._inputs(x, state)
         batch, time, heads, dim = r.shape
-        rows = [part.transpose(1, 2).flatten(0, 1) for part in (A.dense(), A.writes())]
-        if state is None:
-            start = rows[0].new_zeros(batch * heads, dim, dim)
-        else:
-            start = state["recurrent"].flatten(0, 1)
-        states, last = ops.matrix_scan(rows[0], start, rows[1], backend=self.backend)
-        states = states.unflatten(0, (batch, heads))
-        y = torch.einsum("bhtkv,bthk->bthv", states, r)
+        y, recurrent = ops.dplr(
+            r,
+            A.k,
+            A.v,
+            A.w,
+            A.kappa,
+            -A.a * A.kappa,
+            initial_state=None if state is None else state["recurrent"],
+            backend=self.backend,
+        )
         y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
-        new_state = {"recurrent": last.unflatten(0, (batch, heads)), "token": x[:, -1]}
-        return self.out_proj(y), new_state
+        return self.out_proj(y), {"recurrent": recurrent, "token": x[:, -1]}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
