@@ -22,11 +22,13 @@ class RWKV7(Layer):
     w in (0.545, 1) is a decay per key dimension, κ the unit vector along which the state is
     rewritten, and a = (w - low) ∘ σ(…) how much of it. With this a every eigenvalue lies in
     [low, 1]: A is similar to the symmetric Diag(w) - zzᵀ with z = √a∘κ, whose smallest eigenvalue λ
-    solves Σ z²/(w - λ) = 1, and at λ = low that sum is Σ σ κ² <= 1. (The published layer has
-    a = σ(…), which reaches from -0.45 to 1 and neither forgets completely nor reflects.)
+    solves Σ z²/(w - λ) = 1, and at λ = low that sum is Σ σ κ² <= 1.
 
-    Each projection sees a learnt mix of the current and the previous token. The value residual
-    across layers is left out: a layer here knows only its own input.
+    `eigen_range=None` is the layer as published: a = σ(…) and A = Diag(w) - (a∘κ) κᵀ, the transpose.
+    Its eigenvalues lie between -0.455 and 1, so it neither forgets completely nor reflects.
+
+    Each projection sees a learnt mix of the current and the previous token. The gates for w, a and
+    the output are of rank `gate_rank`, or of ranks of their own.
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
@@ -36,21 +38,28 @@ class RWKV7(Layer):
         d_model: int,
         num_heads: int = 4,
         *,
-        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        eigen_range: tuple[float, float] | None = (-1.0, 1.0),
         gate_rank: int = 32,
+        decay_rank: int | None = None,
+        removal_rank: int | None = None,
+        output_rank: int | None = None,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
-        self.eigen_range = EigenRange.of(eigen_range)
+        self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)
         self.num_heads, self.gate_rank = num_heads, gate_rank
+        self.decay_rank = gate_rank if decay_rank is None else decay_rank
+        self.removal_rank = gate_rank if removal_rank is None else removal_rank
+        self.output_rank = gate_rank if output_rank is None else output_rank
         self.head_dim = heads_dividing(d_model, num_heads)
         self.backend: ops.Backend = backend
         self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g
         self.r_proj, self.k_proj, self.v_proj = (linear(d_model, d_model) for _ in range(3))
-        self.w_down, self.a_down, self.g_down = (linear(d_model, gate_rank) for _ in range(3))
-        self.w_up = linear(gate_rank, d_model, bias=True)
-        self.a_up = linear(gate_rank, d_model, bias=True)
-        self.g_up = linear(gate_rank, d_model)
+        ranks = (self.decay_rank, self.removal_rank, self.output_rank)
+        self.w_down, self.a_down, self.g_down = (linear(d_model, rank) for rank in ranks)
+        self.w_up = linear(self.decay_rank, d_model, bias=True)
+        self.a_up = linear(self.removal_rank, d_model, bias=True)
+        self.g_up = linear(self.output_rank, d_model)
         self.k_scale = nn.Parameter(torch.empty(d_model))  # κ points along k ∘ k_scale
         self.k_blend = nn.Parameter(torch.empty(d_model))  # how far a also scales the written key
         self.bonus = nn.Parameter(torch.empty(num_heads, self.head_dim))
@@ -103,8 +112,8 @@ class RWKV7(Layer):
             A.k,
             A.v,
             A.w,
-            A.kappa,
-            -A.a * A.kappa,
+            A.left,
+            A.right,
             initial_state=None if state is None else state["recurrent"],
             backend=self.backend,
         )
@@ -136,11 +145,13 @@ class RWKV7(Layer):
         def by_head(part: Tensor) -> Tensor:
             return split_heads(part.to(wide), self.num_heads)
 
+        removal = rate if self.eigen_range is None else self.eigen_range.removal(w, rate)
         transitions = RankOneTransitions(
             w=by_head(w),
             kappa=ops.unit_vector(by_head(k * self.k_scale)),
-            a=by_head(self.eigen_range.removal(w, rate)),
+            a=by_head(removal),
             k=by_head(written),
             v=by_head(self.v_proj(x_v)),
+            transposed=self.eigen_range is None,
         )
         return by_head(self.r_proj(x_r)), gate, transitions
