@@ -24,8 +24,9 @@ class RWKV7(Layer):
     [low, 1]: A is similar to the symmetric Diag(w) - zzᵀ with z = √a∘κ, whose smallest eigenvalue λ
     solves Σ z²/(w - λ) = 1, and at λ = low that sum is Σ σ κ² <= 1.
 
-    `eigen_range=None` is the layer as published: a = σ(…) and A = Diag(w) - (a∘κ) κᵀ, the transpose.
-    Its eigenvalues lie between -0.455 and 1, so it neither forgets completely nor reflects.
+    `eigen_range=None` is the layer as published: a = σ(…) and the transpose of this A, which is
+    Diag(w) - (a∘κ) κᵀ. Its eigenvalues lie between -0.455 and 1, so it neither forgets completely
+    nor reflects.
 
     Each projection sees a learnt mix of the current and the previous token. The gates for w, a and
     the output are of rank `gate_rank`, or of ranks of their own.
