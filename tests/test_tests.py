@@ -48,6 +48,7 @@ ELSEWHERE = {
     "compiler/rules.py": "compiler/test_explain.py",
     "compiler/weights.py": "compiler/test_network.py",
     "experiments/_base.py": "experiments/test_experiments.py",
+    "models/_tokens.py": "models/test_causal_lm.py",
     "experiments/signed_gates.py": "experiments/test_experiments.py",
     "experiments/summary.py": "report/test_committed.py",
     "ops/_numba/functions.py": "ops/test_against_reference.py",

@@ -101,6 +101,13 @@ def commands() -> tuple[Callable[..., int], ...]:
     )
 
 
+def groups() -> dict[str, tuple[str, tuple[Callable[..., int], ...]]]:
+    """Commands of two words: what the first stands for, and every second one."""
+    from statetrack.cli.lm import evaluate, generate
+
+    return {"lm": ("Language models: generate text, measure loss.", (generate, evaluate))}
+
+
 def build() -> Any:
     """The cyclopts app with every command."""
     import cyclopts
@@ -117,6 +124,11 @@ def build() -> Any:
     )
     for command in commands():
         app.command(command)
+    for name, (about, members) in groups().items():
+        group = cyclopts.App(name=name, help=about)
+        for command in members:
+            group.command(command)
+        app.command(group)
     app.register_install_completion_command()
     return app
 

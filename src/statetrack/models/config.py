@@ -10,7 +10,7 @@ import torch
 from statetrack.config import Bounds, Config, FrozenDict, frozen_defaults, plain
 from statetrack.layers import Layer, registry
 
-__all__ = ["BackboneConfig", "Mixer", "Size", "TaggerConfig"]
+__all__ = ["BackboneConfig", "CausalLMConfig", "Mixer", "Size", "TaggerConfig"]
 
 Size = Annotated[int, Bounds(least=1)]
 Std = Annotated[float, Bounds(least=0.0)]
@@ -154,3 +154,20 @@ class TaggerConfig(Config):
     backbone: BackboneConfig
     embedding_std: Std = 0.02
     head_std: Std | None = 0.02  # None: uniform within 1/sqrt(d_model), PyTorch's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLMConfig(Config):
+    """A language model: embedding, backbone and a head, which may share the embedding's weights.
+
+    >>> backbone = BackboneConfig(mixers=[("DeltaNet", {"num_heads": 2})] * 2, d_model=32)
+    >>> config = CausalLMConfig(vocab_size=100, backbone=backbone)
+    >>> CausalLMConfig.from_json(config.to_json()) == config
+    True
+    """
+
+    vocab_size: Size
+    backbone: BackboneConfig
+    tie_embeddings: bool = False
+    embedding_std: Std = 0.006  # the head's too, if it has weights of its own
+    projection_std: Std | None = 0.006  # None: as each layer draws its own
