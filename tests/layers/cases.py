@@ -16,7 +16,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "FullMatrix": {"state_dim": 5},
     "GatedDeltaNet": {"num_heads": 2},
     "GLA": {"num_heads": 2},
-    "KDA": {"num_heads": 2, "value_dim": 6, "gate_rank": 3},
+    "KDA": {"num_heads": 2, "value_dim": 6, "gate_rank": 5},
     "LSTM": {},
     "Mamba": {"d_state": 4},
     "Mamba2": {"d_state": 6, "head_dim": 8},

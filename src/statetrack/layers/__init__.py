@@ -8,6 +8,7 @@ refuse it. `register` adds a layer of your own.
 from statetrack.layers._base import Fold as Fold
 from statetrack.layers._base import Layer as Layer
 from statetrack.layers._base import LayerState as LayerState
+from statetrack.layers._base import Shared as Shared
 from statetrack.layers.attention import Attention as Attention
 from statetrack.layers.delta_net import DeltaNet as DeltaNet
 from statetrack.layers.delta_product import DeltaProduct as DeltaProduct

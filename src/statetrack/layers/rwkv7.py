@@ -7,7 +7,7 @@ from torch.nn import init
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import Layer, LayerState
+from statetrack.layers._base import Layer, LayerState, Shared
 from statetrack.layers.parts import heads_dividing, linear, merge_heads, reset_linear, split_heads
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 
@@ -29,10 +29,15 @@ class RWKV7(Layer):
     nor reflects.
 
     Each projection sees a learnt mix of the current and the previous token. The gates for w, a and
-    the output are of rank `gate_rank`, or of ranks of their own.
+    the output are of rank `gate_rank`, or of ranks of their own. With a `value_rank` there is the
+    value residual of the published layer, v + σ(…) ∘ (v₁ - v), with a gate of that rank and v₁ the
+    values of the first RWKV7 of the stack, which itself goes without. (`transitions` knows no other
+    layer, and writes v.)
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
+
+    shares = True
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class RWKV7(Layer):
         decay_rank: int | None = None,
         removal_rank: int | None = None,
         output_rank: int | None = None,
+        value_rank: int | None = None,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
@@ -52,6 +58,7 @@ class RWKV7(Layer):
         self.decay_rank = gate_rank if decay_rank is None else decay_rank
         self.removal_rank = gate_rank if removal_rank is None else removal_rank
         self.output_rank = gate_rank if output_rank is None else output_rank
+        self.value_rank = value_rank
         self.head_dim = heads_dividing(d_model, num_heads)
         self.backend: ops.Backend = backend
         self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g
@@ -61,6 +68,8 @@ class RWKV7(Layer):
         self.w_up = linear(self.decay_rank, d_model, bias=True)
         self.a_up = linear(self.removal_rank, d_model, bias=True)
         self.g_up = linear(self.output_rank, d_model)
+        self.v_down = None if value_rank is None else linear(d_model, value_rank)
+        self.v_up = None if value_rank is None else linear(value_rank, d_model, bias=True)
         self.k_scale = nn.Parameter(torch.empty(d_model))  # κ points along k ∘ k_scale
         self.k_blend = nn.Parameter(torch.empty(d_model))  # how far a also scales the written key
         self.bonus = nn.Parameter(torch.empty(num_heads, self.head_dim))
@@ -84,6 +93,10 @@ class RWKV7(Layer):
         with torch.no_grad():  # decays spread along the channels, as published
             place = torch.linspace(0.0, 1.0, self.w_up.out_features)
             self.w_up.bias.copy_(-6.0 + 5.0 * place)
+            if self.v_down is not None and self.v_up is not None:
+                reset_linear(self.v_down, generator)
+                reset_linear(self.v_up, generator)
+                self.v_up.bias.copy_(0.93 - 0.4 * place)
         init.zeros_(self.a_up.bias)
         init.constant_(self.k_scale, 0.85)
         init.ones_(self.k_blend)
@@ -106,7 +119,24 @@ class RWKV7(Layer):
         read_at: Int[Tensor, "batch asked"] | None,
         packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        r, gate, A = self._inputs(x, state)
+        y, after, _ = self._mix_shared(x, state, read_at, packing, Shared())
+        return y, after
+
+    def _mix_shared(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        packing: ops.Packing | None,
+        shared: Shared,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]:
+        first = shared.values
+        if first is None and self.value_rank is not None:
+            raise ValueError(
+                "RWKV7 with value_rank mixes in the values of an earlier layer, and there is none: "
+                "put an RWKV7 without value_rank before it in the stack"
+            )
+        r, gate, A = self._inputs(x, state, first)
         batch, time, heads, dim = r.shape
         y, recurrent = ops.dplr(
             r,
@@ -121,7 +151,8 @@ class RWKV7(Layer):
         y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
-        return self.out_proj(y), {"recurrent": recurrent, "token": x[:, -1]}
+        after = {"recurrent": recurrent, "token": x[:, -1]}
+        return self.out_proj(y), after, Shared(merge_heads(A.v)) if first is None else shared
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
@@ -129,7 +160,7 @@ class RWKV7(Layer):
         return self._inputs(x, state)[2]
 
     def _inputs(
-        self, x: Tensor, state: LayerState | None
+        self, x: Tensor, state: LayerState | None, first: Tensor | None = None
     ) -> tuple[Tensor, Tensor, RankOneTransitions]:
         """r by head in float32, the output gate, and the transitions."""
         last = torch.zeros_like(x[:, :1]) if state is None else state["token"][:, None]
@@ -143,6 +174,10 @@ class RWKV7(Layer):
         k = self.k_proj(x_k).to(wide)
         written = k * (1 + (rate - 1) * self.k_blend)
 
+        v = self.v_proj(x_v).to(wide)
+        if self.v_down is not None and self.v_up is not None and first is not None:
+            v = torch.lerp(v, first, torch.sigmoid(self.v_up(self.v_down(x_v)).to(wide)))
+
         def by_head(part: Tensor) -> Tensor:
             return split_heads(part.to(wide), self.num_heads)
 
@@ -152,7 +187,7 @@ class RWKV7(Layer):
             kappa=ops.unit_vector(by_head(k * self.k_scale)),
             a=by_head(removal),
             k=by_head(written),
-            v=by_head(self.v_proj(x_v)),
+            v=by_head(v),
             transposed=self.eigen_range is None,
         )
         return by_head(self.r_proj(x_r)), gate, transitions

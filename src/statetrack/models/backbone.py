@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
-from statetrack.layers import Fold, LayerState
+from statetrack.layers import Fold, LayerState, Shared
 from statetrack.layers.parts import at_times
 from statetrack.models.config import BackboneConfig
 from statetrack.models.parts import MLP, dropout, make_norm
@@ -49,15 +49,21 @@ class Block(nn.Module):
         cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        shared: Shared | None = None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]:
         """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
-        mixed, state = self.mixer(
-            self.mixer_norm(x), state, read_at=read_at, cu_seqlens=cu_seqlens, mask=mask
+        mixed, state, shared = self.mixer(
+            self.mixer_norm(x),
+            state,
+            read_at=read_at,
+            cu_seqlens=cu_seqlens,
+            mask=mask,
+            shared=shared or Shared(),
         )
         x = self._add(at_times(x, read_at), mixed, generator)
         if self.mlp is not None and self.mlp_norm is not None:
             x = self._add(x, self.mlp(self.mlp_norm(x)), generator)
-        return x, state
+        return x, state, shared
 
     def _add(self, x: Tensor, change: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.dropout and self.training:
@@ -102,16 +108,17 @@ class Backbone(nn.Module):
         """
         if state is not None and len(state) != len(self.blocks):
             raise ValueError(f"{len(state)} states for {len(self.blocks)} blocks: one for each")
-        states = []
+        states, shared = [], Shared()
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
-            x, new = block(
+            x, new, shared = block(
                 x,
                 None if state is None else state[index],
                 read_at=read_at if index == last else None,
                 cu_seqlens=cu_seqlens,
                 mask=mask,
                 generator=generator,
+                shared=shared,
             )
             states.append(new)
         if self.norm is not None:
