@@ -24,7 +24,7 @@ class Shared(NamedTuple):
     """What the layers of a stack hand on to later ones, beside their outputs.
 
     Attributes:
-        values: the values v of the first layer that shares; None before it.
+        values: the values v of the first layer that gave any; None before it.
     """
 
     values: Float[Tensor, "batch time features"] | None = None
@@ -65,8 +65,8 @@ class Layer(nn.Module, ABC):
     - `packs = True`, if `_mix` takes several sequences in a row (`ops.Packing`) and itself reads at
       the times `read_at` alone; otherwise both are None whenever `_mix` is called;
     - `_transitions(x, state)`: `transitions` on checked input, for looking at its eigenvalues;
-    - `shares = True`, if it hands on something to later layers of its stack: `_mix_shared` then
-      comes in place of `_mix`;
+    - `_mix_shared(x, state, read_at, packing, shared)`, if it hands on something to later layers of
+      its stack (`Shared`);
     - `folds`, which makes training many runs at once on a GPU faster.
 
     `statetrack.layers.register` makes it known by name.
@@ -87,7 +87,6 @@ class Layer(nn.Module, ABC):
     """
 
     packs: ClassVar[bool] = False
-    shares: ClassVar[bool] = False
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -166,7 +165,9 @@ class Layer(nn.Module, ABC):
         packing: ops.Packing | None,
         shared: Shared,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]:
-        """`_mix` with what earlier layers handed on; other layers than those that share pass it."""
+        """`_mix` with what earlier layers handed on, and what goes on from here: the same, unless a
+        layer says otherwise.
+        """
         return *self._mix(x, state, read_at, packing), shared
 
     @property

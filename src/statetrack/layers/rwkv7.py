@@ -37,8 +37,6 @@ class RWKV7(Layer):
     Peng et al. 2025 (arXiv:2503.14456).
     """
 
-    shares = True
-
     def __init__(
         self,
         d_model: int,
