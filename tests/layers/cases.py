@@ -9,7 +9,7 @@ from statetrack.layers import Layer, registry
 
 D_MODEL = 16
 SIZES: dict[str, dict[str, Any]] = {
-    "Attention": {"num_heads": 2},
+    "Attention": {"num_heads": 2, "qk_norm": "head"},
     "DeltaNet": {"num_heads": 2},
     "DeltaProduct": {"num_heads": 2, "num_householders": 3, "forget_gate": True},
     "Diagonal": {},

@@ -344,7 +344,7 @@ def padded(name: str, dtype: torch.dtype = torch.float64) -> tuple[Any, Tensor]:
 def alone(name: str, state: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     """The state of one row of a batch, of Attention without what other rows have more of."""
     own = {key: part[row : row + 1] for key, part in state.items()}
-    return {key: part[:, own["real"][0]] for key, part in own.items()} if "real" in own else own
+    return {key: part[:, own["time"][0] > 0] for key, part in own.items()} if "time" in own else own
 
 
 @every_layer
@@ -434,8 +434,9 @@ def test_packed_sequences_are_those_alone_or_refused(name: str) -> None:
     cuts = [x[:1, :4], x[:1, 4:], x[1:, :7], x[1:, 7:]]
     want = [layer(cut) for cut in cuts]
     assert relative_error(y.flatten(0, 1), torch.cat([out[0] for out, _ in want])) < 1e-12
-    for key, part in state.items():
-        assert relative_error(part, torch.cat([end[key] for _, end in want])) < 1e-12
+    for row, (_, end) in enumerate(want):
+        for key, part in alone(name, state, row).items():
+            assert relative_error(part, end[key]) < 1e-12
 
 
 # ---------------------------------------------------------------------------- copies and printing
@@ -448,7 +449,7 @@ def test_a_layer_can_be_copied_and_printed(name: str) -> None:
     text = repr(layer)
     assert text.startswith(f"{name}(") and "d_model=16" in text
     for option, value in SIZES[name].items():
-        assert f"{option}={value}" in text or option == "forget_gate"
+        assert f"{option}={value!r}" in text or option == "forget_gate"
     assert ("eigen_range=(-1.0, 1.0)" in text) == (name not in NOT_LINEAR)
 
 

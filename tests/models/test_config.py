@@ -45,6 +45,7 @@ def test_the_plain_form_of_a_mixer() -> None:
     assert Mixer.of(("Diagonal", {"eigen_range": (0, 1)})).to_dict() == {
         "layer": "Diagonal",
         "options": {"eigen_range": [0.0, 1.0], "backend": "auto"},
+        "norm": "before",
     }
 
 
@@ -240,6 +241,12 @@ OPTION_CHANGES: dict[str, Any] = {
     "dt_rank": 3,
     "block_size": 2,
     "rotary": False,
+    "num_kv_heads": 1,
+    "window": 3,
+    "rotary_base": 100.0,
+    "rotary_dim": 4,
+    "qk_norm": "all_heads",
+    "output_gate": True,
 }
 ALL_OPTIONS = [
     (name, option) for name in SIZES for option in registry.options(registry.get(name), {})

@@ -1,5 +1,6 @@
 """The description of a model: frozen, complete, and the same after a trip through JSON."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ FORMS = """"DeltaNet", ("DeltaNet", {"num_heads": 2}), MyLayer, (MyLayer, {...})
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer(Config):
-    """One layer of a backbone: which, and its options.
+    """One layer of a backbone: which, its options, and where its block has its norms.
 
     Options left out are filled in with the layer's defaults, so that a stored config says
     everything, and values are what the layer's annotations say.
@@ -31,6 +32,7 @@ class Mixer(Config):
 
     layer: str
     options: Mapping[str, Any] = FrozenDict({})
+    norm: Literal["before", "after"] = "before"  # of the mixer and of the MLP
 
     @classmethod
     def of(cls, entry: Any) -> "Mixer":
@@ -55,7 +57,7 @@ class Mixer(Config):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Takes the class along, so that a layer of your own is known where this is read."""
-        return _restored, (registry.get(self.layer), dict(self.options))
+        return _restored, (registry.get(self.layer), dict(self.options), self.norm)
 
     def essence(self) -> dict[str, Any]:
         """The layer, and the options that are not the frozen defaults of its name.
@@ -68,7 +70,8 @@ class Mixer(Config):
             for name, value in self.options.items()
             if name != "backend" and not (name in frozen and plain(value) == frozen[name])
         }
-        return {"layer": self.layer, "options": options}
+        place = {} if self.norm == "before" else {"norm": self.norm}
+        return {"layer": self.layer, "options": options, **place}
 
     def build(self, d_model: int, depth: float = 0.0) -> Layer:
         """The layer; `depth` is its place in the stack, from 0 to 1, for layers that ask."""
@@ -78,8 +81,8 @@ class Mixer(Config):
         return built
 
 
-def _restored(layer: type[Layer], options: dict[str, Any]) -> Mixer:
-    return Mixer.of((layer, options))
+def _restored(layer: type[Layer], options: dict[str, Any], norm: Any) -> Mixer:
+    return dataclasses.replace(Mixer.of((layer, options)), norm=norm)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statetrack.models.config import CausalLMConfig
 
-__all__ = ["CONFIG", "MODEL_TYPE", "expect_fit", "load", "save"]
+__all__ = ["CONFIG", "MODEL_TYPE", "expect_fit", "load", "read_config", "read_weights", "save"]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -59,7 +59,7 @@ def save(folder: Path, config: CausalLMConfig, weights: Mapping[str, Tensor]) ->
 def load(folder: Path) -> tuple[CausalLMConfig, dict[str, Tensor]]:
     """The config and the weights, on the CPU."""
     return read_config(folder), {
-        name.removeprefix(PREFIX): tensor for name, tensor in _weights(folder).items()
+        name.removeprefix(PREFIX): tensor for name, tensor in read_weights(folder).items()
     }
 
 
@@ -115,7 +115,7 @@ def _parts(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     yield part
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: Path) -> dict[str, Tensor]:
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
         return _read(folder / WEIGHTS)
