@@ -306,7 +306,7 @@ def test_no_layer_hard_codes_the_range() -> None:
         text = path.read_text()
         assert not re.search(r"\b2(\.0)?\s*\*\s*(torch\.)?sigmoid", text), path
         if "EigenRange.of(" in text:
-            assert re.search(r"eigen_range\.(decay|beta|squash|removal|low)\b", text), path
+            assert re.search(r"eigen_range\.(decay|disc|beta|squash|removal|low)\b", text), path
 
 
 def modules() -> list[str]:

@@ -17,12 +17,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "GatedDeltaNet": {"num_heads": 2},
     "GLA": {"num_heads": 2},
     "KDA": {"num_heads": 2, "value_dim": 6, "gate_rank": 5},
+    "LRU": {"state_dim": 12},
     "LSTM": {},
     "Mamba": {"d_state": 4},
-    "Mamba2": {"d_state": 6, "head_dim": 8},
+    "Mamba2": {"d_state": 6, "head_dim": 8, "num_groups": 2},
     "MLSTM": {"num_heads": 2},
     "RWKV7": {"num_heads": 2, "gate_rank": 4},
     "SLSTM": {"num_heads": 2},
+    "TTTLinear": {"num_heads": 2, "chunk": 1, "inner_norm": False},
 }
 NOT_LINEAR = ("Attention", "LSTM", "SLSTM")
 LINEAR = [name for name in SIZES if name not in NOT_LINEAR]

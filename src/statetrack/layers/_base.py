@@ -205,6 +205,14 @@ class Layer(nn.Module, ABC):
             "_transitions(x, state) that returns a statetrack.layers.Transitions"
         )
 
+    def with_room(self, state: LayerState, room: int) -> LayerState:
+        """A copy of the state that keeps its shapes until `room` tokens are read in all.
+
+        A CUDA graph of decoding needs that. Only a state that grows has to make room.
+        """
+        self._check_state(state)
+        return {key: part.clone() for key, part in state.items()}
+
     def folds(self) -> list[Fold]:
         """Norms whose weights may go into the maps that read them; none unless declared."""
         return []

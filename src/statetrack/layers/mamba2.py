@@ -26,10 +26,14 @@ __all__ = ["Mamba2"]
 class Mamba2(Layer):
     """H_t = a H_{t-1} + B_t (Δ u_t)ᵀ per head, y = Hᵀ C + D u, then RMSNorm(y · SiLU(z)).
 
-    B and C are shared by the heads. With low = -1 a head can flip the sign of all it stores, which
-    no log-space implementation of this layer can express.
+    B and C are shared by all heads, or with `num_groups` by so many groups of neighbouring heads.
+    The norm then is one for each group, as the authors' code has it; `norm_by_group=False` makes it
+    one over all channels, as transformers has it.
 
-    Dao and Gu 2024 (arXiv:2405.21060), one group of B and C.
+    With low = -1 a head can flip the sign of all it stores, which no log-space implementation of
+    this layer can express.
+
+    Dao and Gu 2024 (arXiv:2405.21060).
     """
 
     def __init__(
@@ -40,6 +44,8 @@ class Mamba2(Layer):
         d_state: int = 128,
         expand: int = 2,
         head_dim: int = 64,
+        num_groups: int = 1,
+        norm_by_group: bool = True,
         conv_size: int = 4,
         norm_eps: float = 1e-5,
         backend: ops.Backend = "auto",
@@ -52,14 +58,21 @@ class Mamba2(Layer):
             raise ValueError(f"head_dim={head_dim} must divide expand·d_model = {self.d_inner}")
         self.head_dim = head_dim
         self.num_heads = self.d_inner // head_dim
+        if num_groups < 1 or self.num_heads % num_groups:
+            raise ValueError(
+                f"num_groups={num_groups} must divide the number of heads, "
+                f"expand·d_model / head_dim = {self.num_heads}"
+            )
+        self.num_groups, self.norm_by_group = num_groups, norm_by_group
         self.backend: ops.Backend = backend
-        channels = self.d_inner + 2 * d_state
+        channels = self.d_inner + 2 * num_groups * d_state
         self.in_proj = linear(d_model, self.d_inner + channels + self.num_heads)
         self.conv = ShortConvolution(channels, conv_size, bias=True) if conv_size else None
         self.dt_bias = nn.Parameter(torch.empty(self.num_heads))
         self.A_log = nn.Parameter(torch.empty(self.num_heads))
         self.D = nn.Parameter(torch.empty(self.num_heads))
-        self.norm = RMSNorm(self.d_inner, eps=norm_eps)
+        normed_apart = num_groups if norm_by_group else 1
+        self.norm = RMSNorm(self.d_inner, eps=norm_eps, groups=normed_apart)
         self.out_proj = linear(self.d_inner, d_model)
         self.reset_parameters()
 
@@ -120,14 +133,23 @@ class Mamba2(Layer):
         self, x: Tensor, state: LayerState
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, LayerState]:
         """z, u, B, C by head, Δ in float32, and the convolution's new history."""
-        channels = self.d_inner + 2 * self.d_state
+        shared = self.num_groups * self.d_state
+        channels = self.d_inner + 2 * shared
         z, ubc, step = self.in_proj(x).split([self.d_inner, channels, self.num_heads], dim=-1)
         new_state = {}
         if self.conv is None:
             ubc = silu(ubc)
         else:
             ubc, new_state["conv"] = self.conv(ubc, state.get("conv"), activation="silu")
-        u, B, C = ubc.split([self.d_inner, self.d_state, self.d_state], dim=-1)
-        B, C = (part[:, :, None].expand(-1, -1, self.num_heads, -1) for part in (B, C))
+        u, B, C = ubc.split([self.d_inner, shared, shared], dim=-1)
+        B, C = self._by_head(B), self._by_head(C)
         wide = step.to(torch.promote_types(step.dtype, torch.float32))
         return z, split_heads(u, self.num_heads), B, C, softplus(wide + self.dt_bias), new_state
+
+    def _by_head(
+        self, x: Float[Tensor, "batch time features"]
+    ) -> Float[Tensor, "batch time heads state"]:
+        """B or C of every group, once for each of its heads."""
+        groups = x.unflatten(-1, (self.num_groups, 1, self.d_state))
+        heads = self.num_heads // self.num_groups
+        return groups.expand(-1, -1, -1, heads, -1).flatten(2, 3)

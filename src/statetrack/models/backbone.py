@@ -98,6 +98,13 @@ class Backbone(nn.Module):
         """Whether rows may hold several sequences: all layers must take them."""
         return all(block.mixer.packs for block in self.blocks)  # type: ignore[union-attr]
 
+    def with_room(self, state: tuple[LayerState, ...], room: int) -> tuple[LayerState, ...]:
+        """A copy of the state that keeps its shapes until `room` tokens are read in all."""
+        return tuple(
+            block.mixer.with_room(one, room)  # type: ignore[union-attr, operator]
+            for block, one in zip(self.blocks, state, strict=True)
+        )
+
     def forward(
         self,
         x: Float[Tensor, "batch time d_model"],

@@ -112,7 +112,7 @@ def stream(
         counts = torch.zeros(len(tokens), len(model.embedding.weight), device=device)
         seen = counts.scatter_add(1, tokens, mask.to(counts.dtype)) > 0
     scores, state = _prefill(model, tokens, mask)
-    take = _Stepper(model, state)
+    take = _Stepper(model, state, room=tokens.shape[1] + max_new_tokens)
     stopped = torch.zeros(len(tokens), dtype=torch.bool, device=device)
     for done in range(1, max_new_tokens + 1):
         new = choose(scores, sampling, seen, generator)
@@ -165,11 +165,12 @@ def _prefill(
 class _Stepper:
     """Takes one token of every sequence and gives the scores after it. It keeps the state.
 
-    On a GPU it replays a CUDA graph where no part of the state grows.
+    On a GPU it replays a CUDA graph, unless a layer of your own has a state that grows. There is
+    room for `room` tokens in all.
     """
 
-    def __init__(self, model: TokenModel, state: ModelState) -> None:
-        self.model, self.state = model, state
+    def __init__(self, model: TokenModel, state: ModelState, room: int) -> None:
+        self.model, self.state, self.room = model, state, room
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager = not model.embedding.weight.is_cuda
 
@@ -188,7 +189,7 @@ class _Stepper:
     def _capture(self, tokens: Tensor) -> None:
         """Records a step on memory of its own; does nothing where the state would grow."""
         model = self.model
-        state = tuple({key: part.clone() for key, part in one.items()} for one in self.state)
+        state = model.backbone.with_room(self.state, self.room)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with _evaluating(model), torch.cuda.stream(side):

@@ -32,7 +32,8 @@ class OptimizerConfig(Config):
     `decay` is one of
 
     - `all_but_state`: everything, embeddings, norms and biases too, except the parameters that set
-      the time scale of a state (`A_log`, `D`, `dt_bias`): the paper's Mamba and DeltaNet;
+      the time scale of a state (`A_log`, `D`, `dt_bias`, and those of the LRU): the paper's Mamba
+      and DeltaNet;
     - `matrices`: tensors of more than one axis, but neither the embedding nor the weights of a
       norm: the paper's xLSTM;
     - `all`: everything.
