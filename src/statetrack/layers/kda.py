@@ -22,6 +22,7 @@ from statetrack.layers.parts import (
     merge_heads,
     reset_linear,
     split_heads,
+    wide,
 )
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 
@@ -146,7 +147,7 @@ class KDA(Layer):
             cu_seqlens=packing,
             backend=self.backend,
         )
-        gate = torch.sigmoid(_wide(self.gate_up(self.gate_down(at_times(x, read_at)))))
+        gate = torch.sigmoid(wide(self.gate_up(self.gate_down(at_times(x, read_at)))))
         y = merge_heads(self.norm(at_times(y, read_at))) * gate.to(y.dtype)
         new_state = {"recurrent": recurrent}
         if inputs.history is not None:
@@ -171,18 +172,13 @@ class KDA(Layer):
             )
         else:
             q, k, v = silu(qkv).split(self.sizes, dim=-1)
-        step = softplus(_wide(self.decay_up(self.decay_down(x))) + self.dt_bias)
+        step = softplus(wide(self.decay_up(self.decay_down(x))) + self.dt_bias)
         rate = torch.exp(self.A_log)[:, None]
         return _Inputs(
             q=split_heads(q, self.num_heads),
             k=split_heads(k, self.num_heads),
             v=split_heads(v, self.num_heads),
-            beta=self.eigen_range.beta(torch.sigmoid(_wide(self.beta_proj(x)))),
+            beta=self.eigen_range.beta(torch.sigmoid(wide(self.beta_proj(x)))),
             decay=torch.exp(-rate * split_heads(step, self.num_heads)),
             history=history,
         )
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Gates are computed in float32 even where autocast made their logits bfloat16."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
