@@ -59,6 +59,7 @@ ELSEWHERE = {
     "report/figures.py": "report/test_page.py",
     "report/paper.py": "report/test_tables.py",
     "runs/stored.py": "runs/test_folder.py",
+    "tasks/applied/_puzzle.py": "tasks/applied/test_cube.py",
     "tasks/arithmetic.py": "tasks/test_labels.py",
     "tasks/groups.py": "tasks/test_labels.py",
     "tasks/letters.py": "tasks/test_labels.py",

@@ -9,6 +9,7 @@ from statetrack.layers import SLSTM
 from statetrack.models import Backbone, BackboneConfig, Mixer
 from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL
+from tests.layers.foreign import Leaky
 from tests.models.cases import backbone
 
 X = torch.randn(2, 6, D_MODEL, generator=torch.Generator().manual_seed(0))
@@ -34,8 +35,10 @@ def test_a_layer_is_told_its_place() -> None:
 
 
 def test_rows_are_packed_where_all_layers_take_them() -> None:
-    assert build("DeltaNet", "Mamba").packs
-    assert not build("DeltaNet", "GLA").packs
+    model = build("DeltaNet", "Mamba", "GLA", "Attention")
+    assert model.packs
+    model.blocks[1].mixer = Leaky(D_MODEL)
+    assert not model.packs
 
 
 def test_no_dropout_is_nothing_at_all() -> None:

@@ -14,6 +14,7 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers.parts import at_times
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
+from statetrack.ops.packing import sequences_in
 
 __all__ = ["Fold", "Layer", "LayerState", "Shared"]
 
@@ -62,8 +63,9 @@ class Layer(nn.Module, ABC):
     and it may have
 
     - `state_keys`, the names in its state, if they are not just `"recurrent"`;
-    - `packs = True`, if `_mix` takes several sequences in a row (`ops.Packing`) and itself reads at
-      the times `read_at` alone; otherwise both are None whenever `_mix` is called;
+    - `packs = True`, if `_mix` takes several sequences in a row (`ops.Packing`), with a state for
+      each, and itself reads at the times `read_at` alone; otherwise both are None whenever `_mix`
+      is called;
     - `_transitions(x, state)`: `transitions` on checked input, for looking at its eigenvalues;
     - `_mix_shared(x, state, read_at, packing, shared)`, if it hands on something to later layers of
       its stack (`Shared`);
@@ -112,7 +114,7 @@ class Layer(nn.Module, ABC):
         `mask` is True at the tokens of a sequence and False at padding, which may stand on the
         left, on the right or on both sides. Outputs and state are those of each sequence by itself,
         and y is zero at padding. With `cu_seqlens` a row holds several sequences (`ops.Packing`),
-        for layers that pack; the state that comes back is then that after each of them.
+        for layers that pack; the state, before and after, is then that of each of them.
         Inside a stack, `shared` is what earlier layers handed on, and comes back as a third result
         for later ones.
         """
@@ -127,7 +129,7 @@ class Layer(nn.Module, ABC):
             )
         packing = ops.packing_of(cu_seqlens, x)
         if packing is not None:
-            self._check_packing(state, mask)
+            self._check_packing(x, packing, state, mask)
         if mask is not None:
             y, after, given = self._mix_masked(x, state, mask, shared or Shared())
             y = at_times(y, read_at)
@@ -233,16 +235,21 @@ class Layer(nn.Module, ABC):
             f"holds {', '.join(map(repr, state)) or 'nothing'}; None is the empty state"
         )
 
-    def _check_packing(self, state: LayerState | None, mask: Tensor | None) -> None:
+    def _check_packing(
+        self, x: Tensor, packing: ops.Packing, state: LayerState | None, mask: Tensor | None
+    ) -> None:
         if not self.packs:
             raise ValueError(
                 f"{type(self).__name__} does not take packed sequences; give each sequence a "
                 "row of its own, with a mask if they differ in length"
             )
-        if state is not None:
-            raise ValueError(
-                "packed sequences start from an empty state: leave out state, or cu_seqlens"
-            )
+        count = sequences_in(x, packing)
+        for key, part in (state or {}).items():
+            if len(part) != count:
+                raise ValueError(
+                    f"state[{key!r}] is about {len(part)} sequences and cu_seqlens about {count}: "
+                    "packed sequences take a state for each of them, row by row"
+                )
         if mask is not None:
             raise ValueError(
                 "packed sequences leave no room for padding: leave out mask, or cu_seqlens"
@@ -261,11 +268,11 @@ class Layer(nn.Module, ABC):
         if not bool(sizes.all()):
             row = int(sizes.argmin())
             raise ValueError(f"row {row} of the mask has no token: leave that sequence out")
-        if self.packs and state is None:
+        if self.packs:
             offsets = pad(sizes.cumsum(0), (1, 0))[None]
             packing = ops.Packing(offsets, int(sizes.max()))
             own = None if shared.values is None else shared.values[mask][None]
-            y, after, given = self._mix_shared(x[mask][None], None, None, packing, Shared(own))
+            y, after, given = self._mix_shared(x[mask][None], state, None, packing, Shared(own))
             if given.values is not None:
                 given = Shared(_spread(given.values[0], mask))
             return _spread(y[0], mask), after, given

@@ -12,7 +12,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Fold, Layer, LayerState
-from statetrack.layers._gates import reset_step_size
+from statetrack.layers._gates import range_gate, range_share, reset_step_size
 from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
@@ -72,6 +72,7 @@ class DeltaFamily(Layer):
         qk_silu: bool,
         qk_eps: float,
         norm_eps: float,
+        learn_range: bool,
         backend: ops.Backend,
     ) -> None:
         super().__init__(d_model)
@@ -104,6 +105,7 @@ class DeltaFamily(Layer):
         self.A_log = nn.Parameter(torch.empty(heads)) if forget_gate else None
         self.dt_bias = nn.Parameter(torch.empty(heads)) if forget_gate else None
         self.gate_proj = linear(d_model, inner) if output_gate else None
+        self.range_gate = range_gate(heads, learn_range)
         self.norm = RMSNorm(self.value_dim, eps=norm_eps)
         self.out_proj = linear(inner, d_model)
         self.reset_parameters()
@@ -121,6 +123,8 @@ class DeltaFamily(Layer):
             with torch.no_grad():
                 self.A_log.uniform_(1.0, 16.0, generator=generator).log_()
             reset_step_size(self.dt_bias, generator)
+        if self.range_gate is not None:
+            init.zeros_(self.range_gate)
         self.norm.reset_parameters()
 
     @property
@@ -206,7 +210,8 @@ class DeltaFamily(Layer):
         if not self.qk_silu:
             v = silu(v)
         micro = (self.num_householders, self.num_value_heads)
-        beta = self.eigen_range.beta(torch.sigmoid(wide(self.beta_proj(x))))
+        unit = torch.sigmoid(wide(self.beta_proj(x))).unflatten(-1, micro)
+        beta = self.eigen_range.beta(unit, range_share(self.range_gate))
         decay = None
         if self.decay_proj is not None and self.A_log is not None and self.dt_bias is not None:
             step = softplus(wide(self.decay_proj(x)) + self.dt_bias)
@@ -215,7 +220,7 @@ class DeltaFamily(Layer):
             q=self._by_value_head(split_heads(q, self.num_heads)),
             k=self._by_value_head(k.unflatten(-1, (n, self.num_heads, self.head_dim))),
             v=v.unflatten(-1, (*micro, self.value_dim)),
-            beta=beta.unflatten(-1, micro),
+            beta=beta,
             decay=decay,
             history=history,
         )

@@ -21,6 +21,9 @@ class DeltaNet(DeltaFamily):
     normalised output by SiLU(W x). `qk_eps` makes q and k x / √(‖x‖² + qk_eps); checkpoints of
     other libraries were trained with 1e-6.
 
+    With `learn_range` each head begins at the range [0, 1] and learns how far it opens towards
+    [low, 1]: a pretrained model can so be opened without changing what it says.
+
     Yang et al. 2024 (arXiv:2406.06484), with the range of arXiv:2411.12537.
 
     >>> import torch
@@ -44,6 +47,7 @@ class DeltaNet(DeltaFamily):
         qk_silu: bool = True,
         qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(
@@ -60,5 +64,6 @@ class DeltaNet(DeltaFamily):
             qk_silu=qk_silu,
             qk_eps=qk_eps,
             norm_eps=norm_eps,
+            learn_range=learn_range,
             backend=backend,
         )

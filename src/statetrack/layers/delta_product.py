@@ -33,6 +33,7 @@ class DeltaProduct(DeltaFamily):
         qk_silu: bool = True,
         qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(
@@ -49,5 +50,6 @@ class DeltaProduct(DeltaFamily):
             qk_silu=qk_silu,
             qk_eps=qk_eps,
             norm_eps=norm_eps,
+            learn_range=learn_range,
             backend=backend,
         )

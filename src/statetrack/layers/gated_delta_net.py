@@ -30,6 +30,7 @@ class GatedDeltaNet(DeltaFamily):
         conv_size: int = 4,
         qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(
@@ -46,5 +47,6 @@ class GatedDeltaNet(DeltaFamily):
             qk_silu=True,
             qk_eps=qk_eps,
             norm_eps=norm_eps,
+            learn_range=learn_range,
             backend=backend,
         )

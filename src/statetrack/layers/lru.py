@@ -34,6 +34,8 @@ class LRU(Layer):
     Orvieto et al. 2023 (arXiv:2303.06349), without the block around it.
     """
 
+    packs = True
+
     def __init__(
         self,
         d_model: int,
@@ -95,7 +97,9 @@ class LRU(Layer):
         inputs = self._inputs(x)
         decay = self._eigenvalues().to(inputs.dtype).expand_as(inputs)
         start = None if state is None else _complex(state["recurrent"].squeeze(-1))
-        states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)
+        states, last = ops.diagonal_scan(
+            decay, inputs, start, cu_seqlens=packing, backend=self.backend
+        )
         parts = torch.cat([states.real, states.imag], dim=-1).to(x.dtype)
         y = self.out_proj(at_times(parts, read_at)) + self.D.to(x.dtype) * at_times(x, read_at)
         return y, {"recurrent": torch.view_as_real(last)[..., None]}

@@ -9,10 +9,11 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers._gates import reset_step_size
+from statetrack.layers._gates import range_gate, range_share, reset_step_size
 from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
+    at_times,
     linear,
     merge_heads,
     reset_linear,
@@ -31,10 +32,12 @@ class Mamba2(Layer):
     one over all channels, as transformers has it.
 
     With low = -1 a head can flip the sign of all it stores, which no log-space implementation of
-    this layer can express.
+    this layer can express. `learn_range` is that of `DeltaNet`.
 
     Dao and Gu 2024 (arXiv:2405.21060).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Mamba2(Layer):
         norm_by_group: bool = True,
         conv_size: int = 4,
         norm_eps: float = 1e-5,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
@@ -71,6 +75,7 @@ class Mamba2(Layer):
         self.dt_bias = nn.Parameter(torch.empty(self.num_heads))
         self.A_log = nn.Parameter(torch.empty(self.num_heads))
         self.D = nn.Parameter(torch.empty(self.num_heads))
+        self.range_gate = range_gate(self.num_heads, learn_range)
         normed_apart = num_groups if norm_by_group else 1
         self.norm = RMSNorm(self.d_inner, eps=norm_eps, groups=normed_apart)
         self.out_proj = linear(self.d_inner, d_model)
@@ -85,6 +90,8 @@ class Mamba2(Layer):
         with torch.no_grad():
             self.A_log.uniform_(1.0, 16.0, generator=generator).log_()
         init.ones_(self.D)
+        if self.range_gate is not None:
+            init.zeros_(self.range_gate)
         self.norm.reset_parameters()
 
     @property
@@ -104,15 +111,17 @@ class Mamba2(Layer):
         packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
-        z, u, B, C, step, new_state = self._inputs(x, state)
+        z, u, B, C, step, new_state = self._inputs(x, state, packing)
         y, recurrent = ops.linear_attention(
             C,
             B,
             (step[..., None] * u).to(u.dtype),
             self._decay(step),
             initial_state=state.get("recurrent"),
+            cu_seqlens=packing,
             backend=self.backend,
         )
+        y, u, z = (at_times(part, read_at) for part in (y, u, z))
         y = merge_heads(y + self.D.to(y.dtype)[:, None] * u)
         return self.out_proj(self.norm(y * silu(z))), new_state | {"recurrent": recurrent}
 
@@ -127,10 +136,11 @@ class Mamba2(Layer):
 
     def _decay(self, step: Tensor) -> Tensor:
         """a = low + (1 - low)·exp(-Δ e^{A}) as [batch, time, heads, 1]."""
-        return self.eigen_range.decay(torch.exp(-step * torch.exp(self.A_log)))[..., None]
+        unit = torch.exp(-step * torch.exp(self.A_log))
+        return self.eigen_range.decay(unit, range_share(self.range_gate))[..., None]
 
     def _inputs(
-        self, x: Tensor, state: LayerState
+        self, x: Tensor, state: LayerState, packing: ops.Packing | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, LayerState]:
         """z, u, B, C by head, Δ in float32, and the convolution's new history."""
         shared = self.num_groups * self.d_state
@@ -140,7 +150,9 @@ class Mamba2(Layer):
         if self.conv is None:
             ubc = silu(ubc)
         else:
-            ubc, new_state["conv"] = self.conv(ubc, state.get("conv"), activation="silu")
+            ubc, new_state["conv"] = self.conv(
+                ubc, state.get("conv"), activation="silu", packing=packing
+            )
         u, B, C = ubc.split([self.d_inner, shared, shared], dim=-1)
         B, C = self._by_head(B), self._by_head(C)
         wide = step.to(torch.promote_types(step.dtype, torch.float32))

@@ -118,7 +118,7 @@ class ShortConvolution(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch time dim"],
-        history: Float[Tensor, "batch past dim"] | None,
+        history: Float[Tensor, "sequences past dim"] | None,
         *,
         activation: Activation | None,
         packing: ops.Packing | None = None,

@@ -8,8 +8,16 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState, Shared
-from statetrack.layers.parts import heads_dividing, linear, merge_heads, reset_linear, split_heads
+from statetrack.layers.parts import (
+    at_times,
+    heads_dividing,
+    linear,
+    merge_heads,
+    reset_linear,
+    split_heads,
+)
 from statetrack.layers.transitions import RankOneTransitions, Transitions
+from statetrack.ops.packing import last_of, previous, sequences_in
 
 __all__ = ["RWKV7"]
 
@@ -36,6 +44,8 @@ class RWKV7(Layer):
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -134,8 +144,8 @@ class RWKV7(Layer):
                 "RWKV7 with value_rank mixes in the values of an earlier layer, and there is none: "
                 "put an RWKV7 without value_rank before it in the stack"
             )
-        r, gate, A = self._inputs(x, state, first)
-        batch, time, heads, dim = r.shape
+        r, gate, A = self._inputs(x, state, first, packing)
+        heads, dim = r.shape[2:]
         y, recurrent = ops.dplr(
             r,
             A.k,
@@ -144,12 +154,16 @@ class RWKV7(Layer):
             A.left,
             A.right,
             initial_state=None if state is None else state["recurrent"],
+            cu_seqlens=packing,
             backend=self.backend,
         )
-        y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
+        y, bonus, gate = (at_times(part, read_at) for part in (y, bonus, gate))
+        batch, time = y.shape[:2]
+        y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
-        after = {"recurrent": recurrent, "token": x[:, -1]}
+        token = last_of(x, self._token_before(x, state, packing), packing)
+        after = {"recurrent": recurrent, "token": token}
         return self.out_proj(y), after, Shared(merge_heads(A.v)) if first is None else shared
 
     def _transitions(
@@ -157,13 +171,23 @@ class RWKV7(Layer):
     ) -> Transitions:
         return self._inputs(x, state)[2]
 
+    def _token_before(
+        self, x: Tensor, state: LayerState | None, packing: ops.Packing | None
+    ) -> Float[Tensor, "sequences d_model"]:
+        if state is None:
+            return x.new_zeros(sequences_in(x, packing), self.d_model)
+        return state["token"].to(x.dtype)
+
     def _inputs(
-        self, x: Tensor, state: LayerState | None, first: Tensor | None = None
+        self,
+        x: Tensor,
+        state: LayerState | None,
+        first: Tensor | None = None,
+        packing: ops.Packing | None = None,
     ) -> tuple[Tensor, Tensor, RankOneTransitions]:
         """r by head in float32, the output gate, and the transitions."""
-        last = torch.zeros_like(x[:, :1]) if state is None else state["token"][:, None]
-        previous = torch.cat([last.to(x.dtype), x[:, :-1]], dim=1)
-        mixed = x[None] + self.mix.to(x.dtype)[:, None, None] * (previous - x)
+        before = previous(x, self._token_before(x, state, packing), packing)
+        mixed = x[None] + self.mix.to(x.dtype)[:, None, None] * (before - x)
         x_r, x_w, x_k, x_v, x_a, x_g = mixed.unbind(0)
         wide = torch.promote_types(x.dtype, torch.float32)
         w = torch.exp(-SLOWEST * torch.sigmoid(self.w_up(torch.tanh(self.w_down(x_w))).to(wide)))

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from statetrack.ops._record import note
+from statetrack.ops._register import packed_op
 from statetrack.ops._spec import OpSpec, find
-from statetrack.ops.packing import Packing, one_by_one
+from statetrack.ops.packing import Packing, by_length
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "run"]
 
@@ -81,9 +82,13 @@ def run(
     if chosen == "reference":
         function = _without_autocast(function)
     if chosen != "triton":
-        if packing is not None:
-            function = one_by_one(function, spec.sequences)
-        y, final_state = function(inputs) if packing is None else function(inputs, packing)
+        if packing is None:
+            y, final_state = function(inputs)
+        elif torch.compiler.is_compiling():  # where offsets cannot be read: one node of the graph
+            name = _load_packed(spec.name, chosen)
+            y, final_state = getattr(spec.loaded, name)(*inputs, *packing)
+        else:
+            y, final_state = by_length(function, spec.sequences, spec.blank)(inputs, packing)
         return y if sizes is None else y.split(sizes, dim=-1), final_state
     packed = {} if packing is None else {"packing": packing}
     options = packed if sizes is None else {**packed, "sizes": sizes}
@@ -101,6 +106,19 @@ def _load(op: str, backend: str, device: str, large: bool) -> str:
         setattr(spec.loaded, chosen, getattr(module, spec.name))
     note(spec.name, chosen)
     return chosen
+
+
+@torch.compiler.assume_constant_result
+def _load_packed(op: str, backend: str) -> str:
+    """Registers `by_length` with this backend as one op; returns its name, a constant."""
+    spec = find(op)
+    name = f"{backend}_packed"
+    if name not in vars(spec.loaded):
+        function = getattr(spec.loaded, backend)
+        if backend == "reference":
+            function = _without_autocast(function)
+        setattr(spec.loaded, name, packed_op(spec, backend, function))
+    return name
 
 
 def _problem(spec: OpSpec, backend: str, device: torch.device) -> str | None:

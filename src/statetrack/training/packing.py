@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     """
 
     tokens: Int[Tensor, "runs rows time"]
-    targets: Int[Tensor, "runs rows asked"]
+    targets: Int[Tensor, "runs rows asked *labels"]
     read_at: Int[Tensor, "runs rows asked"] | None
     offsets: Int[Tensor, "runs rows ends"] | None
     longest: int
@@ -66,8 +66,10 @@ def by_length(batch: Batch, rows: int) -> list[Batch]:
     groups = []
     for chosen in sizes.argsort(stable=True).split(rows):
         width = int(sizes[chosen[-1]])
-        parts = (part[chosen, :width] for part in (batch.tokens, batch.targets, batch.mask))
-        groups.append(Batch(*parts))
+        tokens, targets, mask = (
+            part[chosen, :width] for part in (batch.tokens, batch.targets, batch.mask)
+        )
+        groups.append(Batch(tokens, targets, mask))
     return groups
 
 

@@ -173,7 +173,7 @@ class Stacked(Executor):
         ) -> tuple[Tensor, Tensor]:
             packing = None if offsets is None else ops.Packing(offsets, longest)
             scores = self._scores(weights, vectors, read_at, packing)
-            return evaluation.loss_and_accuracy(scores, targets)
+            return evaluation.loss_and_accuracy(scores, targets, self.task.labels)
 
         places = (0, 0, 0, None if read_at is None else 0, None if offsets is None else 0)
         table, others = self._apart(weights)
@@ -210,7 +210,7 @@ class Stacked(Executor):
             vectors = look_up(table, tokens.expand(self.runs, -1, -1))
             return vmap(self._scores, in_dims=(0, 0, None))(others, vectors, read_at)
 
-        return evaluation.tally(predict, batches, runs=self.runs, dense=self.judge.dense)
+        return evaluation.tally(predict, batches, runs=self.runs, task=self.judge)
 
     # -------------------------------------------------------------------------------- CUDA graphs
 

@@ -6,7 +6,7 @@ from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, run
 from statetrack.ops.dplr.spec import SPEC, Inputs
-from statetrack.ops.packing import CuSeqlens, packing_of
+from statetrack.ops.packing import CuSeqlens, check_start, packing_of
 
 __all__ = ["dplr"]
 
@@ -20,7 +20,7 @@ def dplr(
     right: Float[Tensor, "batch time heads key"],
     *,
     scale: float = 1.0,
-    initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    initial_state: Float[Tensor, "sequences heads key value"] | None = None,
     cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[
@@ -40,7 +40,7 @@ def dplr(
 
     and `delta_rule` with a gate per key dimension is the first of them. The state is float32, or
     float64 if any input is; y has the dtype of v. With `cu_seqlens` a row holds several sequences
-    (`Packing`), and the states are those after each of them, row by row.
+    (`Packing`), each with its own initial and final state, row by row.
 
     >>> import torch
     >>> one = torch.tensor([1.0, 0.0]).expand(1, 3, 1, 2)
@@ -55,10 +55,9 @@ def dplr(
     check_shape("v", v, "batch time heads value", sizes)
     for name, x in (("decay", decay), ("left", left), ("right", right)):
         check_shape(name, x, "batch time heads key", sizes)
-    if initial_state is not None:
-        check_shape("initial_state", initial_state, "batch heads key value", sizes)
+    packing = packing_of(cu_seqlens, q)
+    check_start(initial_state, "heads key value", sizes, packing)
     check_devices(q=q, k=k, v=v, decay=decay, left=left, right=right, initial_state=initial_state)
     check_range("decay", decay, -1.0, 1.0)
-    packing = packing_of(cu_seqlens, q, initial_state)
     inputs = Inputs(q, k, v, decay, left, right, scale, initial_state)
     return run(SPEC, backend, inputs, packing=packing)

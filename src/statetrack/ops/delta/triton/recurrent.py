@@ -183,7 +183,10 @@ def _forward_kernel(
 
     if offsets_ptr is not None:
         if length == 0:
-            tl.store(final_ptr + head * K * V + at, tl.zeros([BK, BV], COMPUTE), mask=in_state)
+            nothing = tl.zeros([BK, BV], COMPUTE)
+            if start_ptr is not None:
+                nothing += tl.load(start_ptr + head * K * V + at, mask=in_state, other=0.0)
+            tl.store(final_ptr + head * K * V + at, nothing, mask=in_state)
             return
 
     row = token * H + h  # of a tensor [B, T, H]; one token on is H rows on
@@ -344,14 +347,19 @@ def _backward_kernel(
     h = head % H
     b, first_token, length = place(offsets_ptr, head // H, T, P)
     token = b * T + first_token
-    if offsets_ptr is not None:
-        if length == 0:
-            return
     keys = tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_k, in_v = keys < K, values < V
     at = keys[:, None] * V + values[None, :]
     in_state = in_k[:, None] & in_v[None, :]
+    if offsets_ptr is not None:
+        if length == 0:
+            if dstart_ptr is not None:
+                nothing = tl.zeros([BK, BV], COMPUTE)
+                if dfinal_ptr is not None:
+                    nothing += tl.load(dfinal_ptr + head * K * V + at, mask=in_state, other=0.0)
+                tl.store(dstart_ptr + head * K * V + at, nothing, mask=in_state)
+            return
     first_row = token * H + h
     slab = block * B * T * H  # rows of [B, T, H] before this block's part of a partial sum
 
