@@ -109,6 +109,29 @@ def test_delta_at_every_tile(key: int, value: int, gated: bool, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("key", "value"), [*((size, size) for size in (16, 32, 64, 128, 256)), (32, 64), (96, 48)]
+)
+def test_dplr_at_every_tile(key: int, value: int, dtype: torch.dtype) -> None:
+    g = torch.Generator("cuda").manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
+    unit = torch.nn.functional.normalize(draw(2, 41, 2, key), dim=-1)
+    decay = torch.tanh(2 * draw(2, 41, 2, key))
+    beta = 2 * torch.rand(2, 41, 2, 1, generator=g, device="cuda")
+    inputs = {
+        "q": draw(2, 41, 2, key).to(dtype),
+        "k": draw(2, 41, 2, key).to(dtype),
+        "v": draw(2, 41, 2, value).to(dtype),
+        "decay": decay,
+        "left": unit,
+        "right": -beta * decay * unit,
+        "initial_state": draw(2, 2, key, value),
+    }
+    case = Case("dplr", lambda t, g: inputs, ("q",))
+    expect_match(case, inputs, 2e-5 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(("channels", "state"), [(40, 16), (256, 16), (33, 4), (64, 64)])
 def test_selective_at_every_tile(channels: int, state: int, dtype: torch.dtype) -> None:
     g = torch.Generator("cuda").manual_seed(0)
@@ -144,6 +167,16 @@ def test_one_reflection_repeated_65536_times_gives_the_state_back() -> None:
     v, beta = torch.zeros_like(k), torch.full_like(k[..., 0], 2.0)
     with torch.no_grad():
         _, end = ops.delta_rule(k, k, v, beta, initial_state=start, backend="triton")
+    assert relative_error(end, start) < 1e-3
+
+
+def test_one_reflection_with_gates_per_key_repeated_8192_times_gives_the_state_back() -> None:
+    g = torch.Generator("cuda").manual_seed(0)
+    k = torch.randn(4, 1, 1, 64, generator=g, device="cuda").expand(4, 8192, 1, 64)
+    start = torch.randn(4, 1, 64, 64, generator=g, device="cuda")
+    v, beta = torch.zeros_like(k), torch.full_like(k[..., 0], 2.0)
+    with torch.no_grad():
+        _, end = ops.delta_rule(k, k, v, beta, torch.ones_like(k), initial_state=start)
     assert relative_error(end, start) < 1e-3
 
 

@@ -16,6 +16,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "FullMatrix": {"state_dim": 5},
     "GatedDeltaNet": {"num_heads": 2},
     "GLA": {"num_heads": 2},
+    "KDA": {"num_heads": 2, "value_dim": 6, "gate_rank": 5},
     "LRU": {"state_dim": 12},
     "LSTM": {},
     "Mamba": {"d_state": 4},

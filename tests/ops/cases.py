@@ -140,7 +140,9 @@ def attention_no_resets(gate: int) -> Callable[[int, torch.Generator], dict[str,
     return make
 
 
-def delta(micro: int | None, gated: bool) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+def delta(
+    micro: int | None, gated: bool, by_key: bool = False
+) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
     def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
         lead = (BATCH, time) if micro is None else (BATCH, time, micro)
         made = {
@@ -151,10 +153,29 @@ def delta(micro: int | None, gated: bool) -> Callable[[int, torch.Generator], di
             "initial_state": normal(g, BATCH, HEADS, KEY, VALUE),
         }
         if gated:
-            made["decay"] = special(g, [-1.0, 0.0, 1.0], BATCH, time, HEADS)
+            gates = (KEY,) if by_key else ()
+            made["decay"] = special(g, [-1.0, 0.0, 1.0], BATCH, time, HEADS, *gates)
         return made
 
     return make
+
+
+def dplr(time: int, g: torch.Generator) -> dict[str, Tensor]:
+    """Kimi's transitions with signed gates for one head, RWKV-7's for the other."""
+    decay = special(g, [-1.0, 0.0, 1.0], BATCH, time, HEADS, KEY)
+    beta = special(g, [0.0, 1.0, 2.0], BATCH, time, HEADS, 1)
+    unit = torch.nn.functional.normalize(normal(g, BATCH, time, HEADS, KEY), dim=-1)
+    rate = special(g, [0.0, 1.0], BATCH, time, HEADS, KEY)
+    kimi = torch.tensor([True, False])[:, None]
+    return {
+        "q": normal(g, BATCH, time, HEADS, KEY),
+        "k": normal(g, BATCH, time, HEADS, KEY),
+        "v": normal(g, BATCH, time, HEADS, VALUE),
+        "decay": torch.where(kimi, decay, decay.abs()),
+        "left": torch.where(kimi, unit, -rate * unit),
+        "right": torch.where(kimi, -beta * decay * unit, unit),
+        "initial_state": normal(g, BATCH, HEADS, KEY, VALUE),
+    }
 
 
 def dense(with_inputs: bool) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
@@ -200,6 +221,7 @@ _WEIGHTS = ("weight", "bias")
 _ATTENTION = ("q", "k", "v", "decay")
 _SELECTIVE, _A_AND_D = ("u", "delta", "B", "C"), ("A", "D")
 _DELTA = ("q", "k", "v", "beta")
+_DPLR = ("q", "k", "v", "decay", "left", "right")
 
 CASES = [
     Case("diagonal_scan", diagonal, ("decay", "inputs")),
@@ -213,8 +235,10 @@ CASES = [
     Case("linear_attention", attention_no_resets(1), _ATTENTION, label="scalar-long"),
     Case("delta_rule", delta(None, False), _DELTA, {"scale": 0.7}),
     Case("delta_rule", delta(None, True), (*_DELTA, "decay"), label="gated"),
+    Case("delta_rule", delta(None, True, True), (*_DELTA, "decay"), {"scale": 0.7}, "gate-per-key"),
     Case("delta_product", delta(2, False), _DELTA, label="two"),
     Case("delta_product", delta(3, True), (*_DELTA, "decay"), {"scale": 2.0}, "three-gated"),
+    Case("dplr", dplr, _DPLR, {"scale": 0.7}),
     Case("matrix_scan", dense(False), ("A",)),
     Case("matrix_scan", dense(True), ("A", "inputs"), label="inputs"),
     Case("slstm_scan", slstm, ("gates",), shared=("R",)),

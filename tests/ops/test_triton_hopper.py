@@ -115,6 +115,29 @@ def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool, cut
 
 
 @rows_and_pieces
+@pytest.mark.parametrize("size", mostly_slow([32, 64, 128], fast=[32]))
+def test_dplr_fits_on_hopper(size: int, cut: str) -> None:
+    import triton.language as tl
+
+    from statetrack.ops.dplr.triton import recurrent as dplr
+
+    inputs = "*bf16 *bf16 *bf16 *fp32 *fp32 *fp32 -"
+    keys, values, warps = dplr._forward_tile(size, size)
+    shape = {"K": size, "V": size, "SCALE": 1.0, "COMPUTE": tl.float32}
+    tile = {"BK": keys, "BV": values, "NV": size // values}
+    rest = {"SAVE": True, "EVERY": dplr.KEEP_EVERY, "AHEAD": dplr.AHEAD}
+    types = f"{inputs} *bf16 *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32"
+    stack, shared = for_hopper(dplr._forward_kernel, types, warps, **shape, **tile, **rest)
+    assert stack == 0 and shared <= SHARED_MEMORY
+    keys, values, warps = dplr._backward_tile(size, size)
+    tile = {"BK": keys, "BV": values, "NV": size // values}
+    types = f"{inputs} *fp32 *fp32 *bf16 *fp32 *bf16 *bf16 *bf16 *fp32 *fp32 *fp32 - {cut}"
+    types += " i32 i32 i32 i32 i32"
+    stack, shared = for_hopper(dplr._backward_kernel, types, warps, **shape, **tile)
+    assert stack == 0 and shared <= SHARED_MEMORY
+
+
+@rows_and_pieces
 @pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
 def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     from statetrack.ops.linear_attention.triton import chunked as chunks

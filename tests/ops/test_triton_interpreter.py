@@ -37,6 +37,7 @@ else:
         "selective_scan",
         "linear_attention-vector",
         "delta_product-two",
+        "dplr",
         "slstm_scan",
         "short_convolution-silu",
     }
@@ -50,6 +51,7 @@ else:
         """Two value blocks, and states saved often: as at sizes the interpreter cannot reach."""
         from statetrack.ops.convolution import triton as convolution
         from statetrack.ops.delta.triton import recurrent as delta
+        from statetrack.ops.dplr.triton import recurrent as dplr
         from statetrack.ops.linear_attention.triton import recurrent as linear_attention
         from statetrack.ops.selective import triton as selective
 
@@ -57,6 +59,8 @@ else:
         monkeypatch.setattr(convolution, "_block", lambda channels: 4)
         monkeypatch.setattr(linear_attention, "_forward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(linear_attention, "_backward_tile", lambda key, value: (8, 2, 1))
+        monkeypatch.setattr(dplr, "_forward_tile", lambda key, value: (8, 2, 1))
+        monkeypatch.setattr(dplr, "_backward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(delta, "_forward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(delta, "_backward_tile", lambda key, value: (8, 2, 1))
         monkeypatch.setattr(delta, "_coefficient_rows", lambda keys: 4)
@@ -90,6 +94,13 @@ else:
     def test_linear_attention_from_saved_states(label: str, time: int) -> None:
         """Long enough for saved states, from which both halves of eight tokens are replayed."""
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        inputs = case.inputs(time)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("time", [13, 16])
+    def test_dplr_from_saved_states(time: int) -> None:
+        case = next(c for c in CASES if c.op == "dplr")
         inputs = case.inputs(time)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 

@@ -8,6 +8,7 @@ refuse it. `register` adds a layer of your own.
 from statetrack.layers._base import Fold as Fold
 from statetrack.layers._base import Layer as Layer
 from statetrack.layers._base import LayerState as LayerState
+from statetrack.layers._base import Shared as Shared
 from statetrack.layers.attention import Attention as Attention
 from statetrack.layers.delta_net import DeltaNet as DeltaNet
 from statetrack.layers.delta_product import DeltaProduct as DeltaProduct
@@ -15,6 +16,7 @@ from statetrack.layers.diagonal import Diagonal as Diagonal
 from statetrack.layers.full_matrix import FullMatrix as FullMatrix
 from statetrack.layers.gated_delta_net import GatedDeltaNet as GatedDeltaNet
 from statetrack.layers.gla import GLA as GLA
+from statetrack.layers.kda import KDA as KDA
 from statetrack.layers.lru import LRU as LRU
 from statetrack.layers.lstm import LSTM as LSTM
 from statetrack.layers.mamba import Mamba as Mamba

@@ -16,9 +16,19 @@ from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
 from statetrack.ops.packing import sequences_in
 
-__all__ = ["Fold", "Layer", "LayerState"]
+__all__ = ["Fold", "Layer", "LayerState", "Shared"]
 
 LayerState = dict[str, Tensor]
+
+
+class Shared(NamedTuple):
+    """What the layers of a stack hand on to later ones, beside their outputs.
+
+    Attributes:
+        values: the values v of the first layer that gave any; None before it.
+    """
+
+    values: Float[Tensor, "batch time features"] | None = None
 
 
 class Fold(NamedTuple):
@@ -57,6 +67,8 @@ class Layer(nn.Module, ABC):
       each, and itself reads at the times `read_at` alone; otherwise both are None whenever `_mix`
       is called;
     - `_transitions(x, state)`: `transitions` on checked input, for looking at its eigenvalues;
+    - `_mix_shared(x, state, read_at, packing, shared)`, if it hands on something to later layers of
+      its stack (`Shared`);
     - `folds`, which makes training many runs at once on a GPU faster.
 
     `statetrack.layers.register` makes it known by name.
@@ -92,13 +104,19 @@ class Layer(nn.Module, ABC):
         read_at: Int[Tensor, "batch asked"] | None = None,
         cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
-    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        shared: Shared | None = None,
+    ) -> (
+        tuple[Float[Tensor, "batch asked d_model"], LayerState]
+        | tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]
+    ):
         """Mixes a whole sequence; y at every time, or at the times `read_at` alone.
 
         `mask` is True at the tokens of a sequence and False at padding, which may stand on the
         left, on the right or on both sides. Outputs and state are those of each sequence by itself,
         and y is zero at padding. With `cu_seqlens` a row holds several sequences (`ops.Packing`),
         for layers that pack; the state, before and after, is then that of each of them.
+        Inside a stack, `shared` is what earlier layers handed on, and comes back as a third result
+        for later ones.
         """
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
         self._check_state(state)
@@ -113,15 +131,15 @@ class Layer(nn.Module, ABC):
         if packing is not None:
             self._check_packing(x, packing, state, mask)
         if mask is not None:
-            y, after = self._mix_masked(x, state, mask)
+            y, after, given = self._mix_masked(x, state, mask, shared or Shared())
             y = at_times(y, read_at)
         elif self.packs:
-            y, after = self._mix(x, state, read_at, packing)
+            y, after, given = self._mix_shared(x, state, read_at, packing, shared or Shared())
         else:
-            y, after = self._mix(x, state, None, None)
+            y, after, given = self._mix_shared(x, state, None, None, shared or Shared())
             y = at_times(y, read_at)
         self._check_state(after)
-        return y, after
+        return (y, after) if shared is None else (y, after, given)
 
     @final
     def step(
@@ -140,6 +158,19 @@ class Layer(nn.Module, ABC):
         packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """`forward` on checked input; `read_at` and `packing` are None unless the layer `packs`."""
+
+    def _mix_shared(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        packing: ops.Packing | None,
+        shared: Shared,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]:
+        """`_mix` with what earlier layers handed on, and what goes on from here: the same, unless a
+        layer says otherwise.
+        """
+        return *self._mix(x, state, read_at, packing), shared
 
     @property
     @abstractmethod
@@ -225,8 +256,8 @@ class Layer(nn.Module, ABC):
             )
 
     def _mix_masked(
-        self, x: Tensor, state: LayerState | None, mask: Tensor
-    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState]:
+        self, x: Tensor, state: LayerState | None, mask: Tensor, shared: Shared
+    ) -> tuple[Float[Tensor, "batch time d_model"], LayerState, Shared]:
         """`forward` without the padding: all sequences packed, or those of one length at a time."""
         if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
             raise ValueError(
@@ -240,20 +271,29 @@ class Layer(nn.Module, ABC):
         if self.packs:
             offsets = pad(sizes.cumsum(0), (1, 0))[None]
             packing = ops.Packing(offsets, int(sizes.max()))
-            y, after = self._mix(x[mask][None], state, None, packing)
-            return _spread(y[0], mask), after
-        outputs, states, order = [], [], []
+            own = None if shared.values is None else shared.values[mask][None]
+            y, after, given = self._mix_shared(x[mask][None], state, None, packing, Shared(own))
+            if given.values is not None:
+                given = Shared(_spread(given.values[0], mask))
+            return _spread(y[0], mask), after, given
+        outputs, states, order, values = [], [], [], []
         for size in sizes.unique().tolist():
             rows = (sizes == size).nonzero().flatten()
             tokens = x[rows][mask[rows]].unflatten(0, (len(rows), size))
             before = None if state is None else {key: part[rows] for key, part in state.items()}
-            y, after = self._mix(tokens, before, None, None)
+            own = shared.values
+            if own is not None:
+                own = own[rows][mask[rows]].unflatten(0, (len(rows), size))
+            y, after, given = self._mix_shared(tokens, before, None, None, Shared(own))
             outputs.append(_spread(y.flatten(0, 1), mask[rows]))
+            if given.values is not None:
+                values.append(_spread(given.values.flatten(0, 1), mask[rows]))
             states.append(after)
             order.append(rows)
         back = torch.cat(order).argsort()
         joined = {key: _stacked([part[key] for part in states])[back] for key in self.state_keys}
-        return torch.cat(outputs)[back], joined
+        given = Shared(torch.cat(values)[back] if values else None)
+        return torch.cat(outputs)[back], joined, given
 
 
 def _spread(

@@ -14,6 +14,7 @@ from statetrack.layers.diagonal import Diagonal
 from statetrack.layers.full_matrix import FullMatrix
 from statetrack.layers.gated_delta_net import GatedDeltaNet
 from statetrack.layers.gla import GLA
+from statetrack.layers.kda import KDA
 from statetrack.layers.lru import LRU
 from statetrack.layers.lstm import LSTM
 from statetrack.layers.mamba import Mamba
@@ -37,6 +38,7 @@ LAYERS: dict[str, type[Layer]] = {
         FullMatrix,
         GatedDeltaNet,
         GLA,
+        KDA,
         LRU,
         LSTM,
         Mamba,

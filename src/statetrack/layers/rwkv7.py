@@ -7,7 +7,7 @@ from torch.nn import init
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers._base import Layer, LayerState
+from statetrack.layers._base import Layer, LayerState, Shared
 from statetrack.layers.parts import (
     at_times,
     heads_dividing,
@@ -17,7 +17,7 @@ from statetrack.layers.parts import (
     split_heads,
 )
 from statetrack.layers.transitions import RankOneTransitions, Transitions
-from statetrack.ops.packing import from_rows, in_rows, last_of, previous, sequences_in
+from statetrack.ops.packing import last_of, previous, sequences_in
 
 __all__ = ["RWKV7"]
 
@@ -30,12 +30,17 @@ class RWKV7(Layer):
     w in (0.545, 1) is a decay per key dimension, κ the unit vector along which the state is
     rewritten, and a = (w - low) ∘ σ(…) how much of it. With this a every eigenvalue lies in
     [low, 1]: A is similar to the symmetric Diag(w) - zzᵀ with z = √a∘κ, whose smallest eigenvalue λ
-    solves Σ z²/(w - λ) = 1, and at λ = low that sum is Σ σ κ² <= 1. (The published layer has
-    a = σ(…), which reaches from -0.45 to 1 and neither forgets completely nor reflects.)
+    solves Σ z²/(w - λ) = 1, and at λ = low that sum is Σ σ κ² <= 1.
 
-    Each projection sees a learnt mix of the current and the previous token. The value residual
-    across layers is left out: a layer here knows only its own input. The recurrence runs as a
-    scan over dense matrices; it is here to be compared with, not to be fast.
+    `eigen_range=None` is the layer as published: a = σ(…) and the transpose of this A, which is
+    Diag(w) - (a∘κ) κᵀ. Its eigenvalues lie between -0.455 and 1, so it neither forgets completely
+    nor reflects.
+
+    Each projection sees a learnt mix of the current and the previous token. The gates for w, a and
+    the output are of rank `gate_rank`, or of ranks of their own. With a `value_rank` there is the
+    value residual of the published layer, v + σ(…) ∘ (v₁ - v), with a gate of that rank and v₁ the
+    values of the first RWKV7 of the stack, which itself goes without. (`transitions` knows no other
+    layer, and writes v.)
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
@@ -47,21 +52,32 @@ class RWKV7(Layer):
         d_model: int,
         num_heads: int = 4,
         *,
-        eigen_range: tuple[float, float] = (-1.0, 1.0),
+        eigen_range: tuple[float, float] | None = (-1.0, 1.0),
         gate_rank: int = 32,
+        decay_rank: int | None = None,
+        removal_rank: int | None = None,
+        output_rank: int | None = None,
+        value_rank: int | None = None,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
-        self.eigen_range = EigenRange.of(eigen_range)
+        self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)
         self.num_heads, self.gate_rank = num_heads, gate_rank
+        self.decay_rank = gate_rank if decay_rank is None else decay_rank
+        self.removal_rank = gate_rank if removal_rank is None else removal_rank
+        self.output_rank = gate_rank if output_rank is None else output_rank
+        self.value_rank = value_rank
         self.head_dim = heads_dividing(d_model, num_heads)
         self.backend: ops.Backend = backend
         self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g
         self.r_proj, self.k_proj, self.v_proj = (linear(d_model, d_model) for _ in range(3))
-        self.w_down, self.a_down, self.g_down = (linear(d_model, gate_rank) for _ in range(3))
-        self.w_up = linear(gate_rank, d_model, bias=True)
-        self.a_up = linear(gate_rank, d_model, bias=True)
-        self.g_up = linear(gate_rank, d_model)
+        ranks = (self.decay_rank, self.removal_rank, self.output_rank)
+        self.w_down, self.a_down, self.g_down = (linear(d_model, rank) for rank in ranks)
+        self.w_up = linear(self.decay_rank, d_model, bias=True)
+        self.a_up = linear(self.removal_rank, d_model, bias=True)
+        self.g_up = linear(self.output_rank, d_model)
+        self.v_down = None if value_rank is None else linear(d_model, value_rank)
+        self.v_up = None if value_rank is None else linear(value_rank, d_model, bias=True)
         self.k_scale = nn.Parameter(torch.empty(d_model))  # κ points along k ∘ k_scale
         self.k_blend = nn.Parameter(torch.empty(d_model))  # how far a also scales the written key
         self.bonus = nn.Parameter(torch.empty(num_heads, self.head_dim))
@@ -85,6 +101,10 @@ class RWKV7(Layer):
         with torch.no_grad():  # decays spread along the channels, as published
             place = torch.linspace(0.0, 1.0, self.w_up.out_features)
             self.w_up.bias.copy_(-6.0 + 5.0 * place)
+            if self.v_down is not None and self.v_up is not None:
+                reset_linear(self.v_down, generator)
+                reset_linear(self.v_up, generator)
+                self.v_up.bias.copy_(0.93 - 0.4 * place)
         init.zeros_(self.a_up.bias)
         init.constant_(self.k_scale, 0.85)
         init.ones_(self.k_blend)
@@ -107,30 +127,44 @@ class RWKV7(Layer):
         read_at: Int[Tensor, "batch asked"] | None,
         packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        r, gate, A = self._inputs(x, state, packing)
+        y, after, _ = self._mix_shared(x, state, read_at, packing, Shared())
+        return y, after
+
+    def _mix_shared(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState | None,
+        read_at: Int[Tensor, "batch asked"] | None,
+        packing: ops.Packing | None,
+        shared: Shared,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]:
+        first = shared.values
+        if first is None and self.value_rank is not None:
+            raise ValueError(
+                "RWKV7 with value_rank mixes in the values of an earlier layer, and there is none: "
+                "put an RWKV7 without value_rank before it in the stack"
+            )
+        r, gate, A = self._inputs(x, state, first, packing)
         heads, dim = r.shape[2:]
-        parts = [A.dense(), A.writes()]
-        if packing is not None:
-            parts = [in_rows(part, packing) for part in parts]
-        rows = [part.transpose(1, 2).flatten(0, 1) for part in parts]
-        if state is None:
-            start = rows[0].new_zeros(len(rows[0]), dim, dim)
-        else:
-            start = state["recurrent"].flatten(0, 1)
-        states, last = ops.matrix_scan(rows[0], start, rows[1], backend=self.backend)
-        states, last = (part.unflatten(0, (-1, heads)) for part in (states, last))
-        if packing is not None:
-            by_time = from_rows(states.transpose(1, 2), packing, x.shape[1])
-            last = last_of(by_time, start.unflatten(0, (-1, heads)), packing)
-            states = by_time.transpose(1, 2)
-        y = torch.einsum("bhtkv,bthk->bthv", states, r)
+        y, recurrent = ops.dplr(
+            r,
+            A.k,
+            A.v,
+            A.w,
+            A.left,
+            A.right,
+            initial_state=None if state is None else state["recurrent"],
+            cu_seqlens=packing,
+            backend=self.backend,
+        )
         bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
         y, bonus, gate = (at_times(part, read_at) for part in (y, bonus, gate))
         batch, time = y.shape[:2]
         y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
         token = last_of(x, self._token_before(x, state, packing), packing)
-        return self.out_proj(y), {"recurrent": last, "token": token}
+        after = {"recurrent": recurrent, "token": token}
+        return self.out_proj(y), after, Shared(merge_heads(A.v)) if first is None else shared
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
@@ -145,7 +179,11 @@ class RWKV7(Layer):
         return state["token"].to(x.dtype)
 
     def _inputs(
-        self, x: Tensor, state: LayerState | None, packing: ops.Packing | None = None
+        self,
+        x: Tensor,
+        state: LayerState | None,
+        first: Tensor | None = None,
+        packing: ops.Packing | None = None,
     ) -> tuple[Tensor, Tensor, RankOneTransitions]:
         """r by head in float32, the output gate, and the transitions."""
         before = previous(x, self._token_before(x, state, packing), packing)
@@ -158,14 +196,20 @@ class RWKV7(Layer):
         k = self.k_proj(x_k).to(wide)
         written = k * (1 + (rate - 1) * self.k_blend)
 
+        v = self.v_proj(x_v).to(wide)
+        if self.v_down is not None and self.v_up is not None and first is not None:
+            v = torch.lerp(v, first, torch.sigmoid(self.v_up(self.v_down(x_v)).to(wide)))
+
         def by_head(part: Tensor) -> Tensor:
             return split_heads(part.to(wide), self.num_heads)
 
+        removal = rate if self.eigen_range is None else self.eigen_range.removal(w, rate)
         transitions = RankOneTransitions(
             w=by_head(w),
             kappa=ops.unit_vector(by_head(k * self.k_scale)),
-            a=by_head(self.eigen_range.removal(w, rate)),
+            a=by_head(removal),
             k=by_head(written),
-            v=by_head(self.v_proj(x_v)),
+            v=by_head(v),
+            transposed=self.eigen_range is None,
         )
         return by_head(self.r_proj(x_r)), gate, transitions

@@ -139,7 +139,7 @@ class HouseholderTransitions(Transitions):
 
 @dataclass(frozen=True)
 class RankOneTransitions(Transitions):
-    """A = Diag(w) - κ (a∘κ)ᵀ with a >= 0, B = k vᵀ.
+    """A = Diag(w) - κ (a∘κ)ᵀ, or its transpose, with a >= 0; B = k vᵀ.
 
     Diag(√a) A Diag(√a)⁻¹ = Diag(w) - (√a∘κ)(√a∘κ)ᵀ is symmetric, so every eigenvalue is real.
     """
@@ -149,14 +149,24 @@ class RankOneTransitions(Transitions):
     a: Float[Tensor, "batch time heads key"]
     k: Float[Tensor, "batch time heads key"]
     v: Float[Tensor, "batch time heads value"]
+    transposed: bool = False
+
+    @property
+    def left(self) -> Float[Tensor, "batch time heads key"]:
+        """l of A = Diag(w) + l rᵀ, as `ops.dplr` takes it."""
+        return -self.a * self.kappa if self.transposed else self.kappa
+
+    @property
+    def right(self) -> Float[Tensor, "batch time heads key"]:
+        """r of A = Diag(w) + l rᵀ."""
+        return self.kappa if self.transposed else -self.a * self.kappa
 
     def eigenvalues(self) -> Inexact[Tensor, "batch time heads key"]:
         z = self.a.sqrt() * self.kappa
         return torch.linalg.eigvalsh(torch.diag_embed(self.w) - z[..., :, None] * z[..., None, :])
 
     def dense(self) -> Float[Tensor, "batch time heads key key"]:
-        removed = self.kappa[..., :, None] * (self.a * self.kappa)[..., None, :]
-        return torch.diag_embed(self.w) - removed
+        return torch.diag_embed(self.w) + self.left[..., :, None] * self.right[..., None, :]
 
     def writes(self) -> Float[Tensor, "batch time heads key value"]:
         return self.k[..., :, None] * self.v[..., None, :]

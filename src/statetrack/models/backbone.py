@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
-from statetrack.layers import Fold, LayerState
+from statetrack.layers import Fold, LayerState, Shared
 from statetrack.layers.parts import at_times
 from statetrack.models.config import BackboneConfig
 from statetrack.models.parts import MLP, dropout, make_norm
@@ -59,21 +59,23 @@ class Block(nn.Module):
         cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
+        shared: Shared | None = None,
+    ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState, Shared]:
         """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
-        mixed, state = self.mixer(
+        mixed, state, shared = self.mixer(
             x if self.norm_after else self.mixer_norm(x),
             state,
             read_at=read_at,
             cu_seqlens=cu_seqlens,
             mask=mask,
+            shared=shared or Shared(),
         )
         mixed = self.mixer_norm(mixed) if self.norm_after else mixed
         x = self._add(at_times(x, read_at), mixed, generator)
         if self.mlp is not None and self.mlp_norm is not None:
             change = self.mlp(x if self.norm_after else self.mlp_norm(x))
             x = self._add(x, self.mlp_norm(change) if self.norm_after else change, generator)
-        return x, state
+        return x, state, shared
 
     def _add(self, x: Tensor, change: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.dropout and self.training:
@@ -135,7 +137,7 @@ class Backbone(nn.Module):
         """
         if state is not None and len(state) != len(self.blocks):
             raise ValueError(f"{len(state)} states for {len(self.blocks)} blocks: one for each")
-        states = []
+        states, shared = [], Shared()
         last = len(self.blocks) - 1
         again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         if again and self.dropout and generator is not None:
@@ -150,10 +152,11 @@ class Backbone(nn.Module):
                 cu_seqlens=cu_seqlens,
                 mask=mask,
                 generator=generator,
+                shared=shared,
             )
             if again:
                 run = partial(self._gradient_checkpointing_func, run)
-            x, new = run(x, None if state is None else state[index])
+            x, new, shared = run(x, None if state is None else state[index])
             states.append(new)
         if self.norm is not None:
             x = self.norm(x)

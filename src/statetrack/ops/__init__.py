@@ -19,6 +19,7 @@ from statetrack.ops.delta import delta_rule as delta_rule
 from statetrack.ops.delta.reference import unit_vector as unit_vector
 from statetrack.ops.dense import matrix_scan as matrix_scan
 from statetrack.ops.diagonal import diagonal_scan as diagonal_scan
+from statetrack.ops.dplr import dplr as dplr
 from statetrack.ops.linear_attention import linear_attention as linear_attention
 from statetrack.ops.packing import CuSeqlens as CuSeqlens
 from statetrack.ops.packing import Packing as Packing

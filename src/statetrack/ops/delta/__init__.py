@@ -7,7 +7,10 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, run
+from statetrack.ops._register import compute_dtype
+from statetrack.ops.delta.reference import unit_vector
 from statetrack.ops.delta.spec import SPEC, Inputs, large_state
+from statetrack.ops.dplr import dplr
 from statetrack.ops.packing import CuSeqlens, Packing, check_start, packing_of
 
 __all__ = ["delta_product", "delta_rule"]
@@ -18,7 +21,7 @@ def delta_rule(
     k: Float[Tensor, "batch time heads key"],
     v: Float[Tensor, "batch time heads value"],
     beta: Float[Tensor, "batch time heads"],
-    decay: Float[Tensor, "batch time heads"] | None = None,
+    decay: Float[Tensor, "batch time heads"] | Float[Tensor, "batch time heads key"] | None = None,
     *,
     normalize: bool = True,
     scale: float = 1.0,
@@ -29,10 +32,12 @@ def delta_rule(
     Float[Tensor, "batch time heads value"],
     Float[Tensor, "sequences heads key value"],
 ]:
-    """H_t = a_t (I - β_t k_t k_tᵀ) H_{t-1} + β_t k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
+    """H_t = (I - β_t k_t k_tᵀ) a_t H_{t-1} + β_t k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
 
     β in [0, 2] puts the eigenvalue 1 - β in [-1, 1]: β = 2 is a reflection, β = 1 forgets what was
     stored under k, β = 0 changes nothing. The gate a (`decay`) is in [-1, 1], and 1 if left out.
+    It is a number for each head, or Diag(a) with one for each key dimension (Kimi Delta Attention),
+    which runs as `dplr`.
     With `normalize`, q and k are divided by their norms inside and the transition is
     I - β k kᵀ/‖k‖² whatever the dtype; without it, k is used as it is.
     The state is float32, or float64 if any input is; y has the dtype of v.
@@ -46,7 +51,31 @@ def delta_rule(
     >>> y.flatten()
     tensor([-1.,  1., -1.])
     """
-    packing = _check("batch time heads", q, k, v, beta, decay, initial_state, cu_seqlens)
+    by_key = decay is not None and decay.dim() == 4
+    gate = None if by_key else decay
+    packing = _check("batch time heads", q, k, v, beta, gate, initial_state, cu_seqlens)
+    if decay is not None and by_key:
+        sizes = dict(zip(("batch", "time", "heads", "key"), k.shape, strict=True))
+        check_shape("decay", decay, "batch time heads key", sizes)
+        check_devices(k=k, decay=decay)
+        dtype = compute_dtype(q, k, v, beta, decay, initial_state)
+        beta, gate = beta.to(dtype)[..., None], decay.to(dtype)
+        if normalize:  # at β = 2 what is wrong with ‖k‖ is wrong with the eigenvalue -1
+            q, k = unit_vector(q.to(dtype)), unit_vector(k.double())
+        k = k.to(dtype)
+        y, state = dplr(
+            q,
+            k,
+            beta * v.to(dtype),
+            gate,
+            k,
+            -beta * gate * k,
+            scale=scale,
+            initial_state=initial_state,
+            cu_seqlens=packing,
+            backend=backend,
+        )
+        return y.to(v.dtype), state
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
     return run(SPEC, backend, inputs, packing=packing, large=large_state(k, v))
