@@ -306,7 +306,7 @@ def test_compiling_draws_no_random_number_and_gives_equal_weights() -> None:
 
 
 def test_the_plan_says_why() -> None:
-    assert compile(named("s5_points"), "group").plan.why == "asked for"
+    assert compile(named("s5_points"), "group").plan.why.startswith("asked for")
     assert "cheapest" in compile(named("parity")).plan.why
     assert "DeltaProduct" in str(compile(named("s5_points")))
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from statetrack.automata._graph import components
 from statetrack.automata.limits import MAX_REGEX, MAX_REGEX_STATES, too_large
 
 INSTALL = "pip install 'statetrack[automata]'"
@@ -42,7 +43,7 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
             f"regex {regex!r} uses {outside[0]!r}, which is not in the alphabet "
             f"{''.join(alphabet)!r}; add it to the alphabet"
         )
-    return _determinise(nfa.eliminate_lambda(), alphabet, regex)
+    return _determinise(nfa, alphabet, regex)
 
 
 def letters_of(regex: str) -> str:
@@ -87,21 +88,49 @@ def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
 def _determinise(
     nfa: Any, alphabet: Sequence[str], regex: str
 ) -> tuple[list[list[int]], list[bool]]:
-    """Subset construction that stops at a stated size (the library's own has no limit)."""
-    start = frozenset([nfa.initial_state])
+    """Subset construction on bit masks that stops at a stated size (the library's has no limit)."""
+    places = {state: i for i, state in enumerate(nfa.states)}
+    arrows = [nfa.transitions.get(state, {}) for state in places]
+    silent = [[places[end] for end in row.get("", ())] for row in arrows]
+    closure = [0] * len(places)
+    for component in components(silent):  # those that a component leads to come first
+        mask = sum(1 << place for place in component)
+        for place in component:
+            for end in silent[place]:
+                mask |= closure[end]
+        for place in component:
+            closure[place] = mask
+    after = []
+    for row in arrows:
+        masks = []
+        for letter in alphabet:
+            mask = 0
+            for end in row.get(letter, ()):
+                mask |= closure[places[end]]
+            masks.append(mask)
+        after.append(masks)
+    final = sum(1 << places[state] for state in nfa.final_states)
+    # of a set only the states that read a letter or accept matter
+    lasting = sum(1 << i for i, masks in enumerate(after) if any(masks)) | final
+    start = closure[places[nfa.initial_state]] & lasting
     number = {start: 0}
     queue = [start]
     rows: list[list[int]] = []
     for subset in queue:
+        reached = [0] * len(alphabet)
+        rest = subset
+        while rest:
+            low = rest & -rest
+            rest ^= low
+            for letter, mask in enumerate(after[low.bit_length() - 1]):
+                reached[letter] |= mask
         row = []
-        for letter in alphabet:
-            target = frozenset(
-                end for state in subset for end in nfa.transitions.get(state, {}).get(letter, ())
-            )
+        for mask in reached:
+            target = mask & lasting
             if target not in number:
                 if len(number) >= MAX_REGEX_STATES:
                     raise too_large(
-                        f"the automaton of regex {regex!r}",
+                        f"the automaton of regex {regex[:40]!r}",
                         len(number) + 1,
                         MAX_REGEX_STATES,
                         "use shorter repetitions, or give the machine as a table",
@@ -110,7 +139,7 @@ def _determinise(
                 queue.append(target)
             row.append(number[target])
         rows.append(row)
-    return rows, [not subset.isdisjoint(nfa.final_states) for subset in queue]
+    return rows, [bool(subset & final) for subset in queue]
 
 
 def _check_letters(alphabet: Sequence[str]) -> None:

@@ -13,10 +13,16 @@ import numpy as np
 
 from statetrack.automata.cascade import Action, Cascade, build_cascade
 from statetrack.automata.images import ImageGraph, image_classes, image_graph
+from statetrack.automata.limits import MAX_IMAGES
 from statetrack.automata.machine import Machine
 
 
-def holonomy(machine: Machine, labels: Literal["reuse", "disjoint"] = "reuse") -> Cascade:
+def holonomy(
+    machine: Machine,
+    labels: Literal["reuse", "disjoint"] = "reuse",
+    *,
+    limit: int = MAX_IMAGES,
+) -> Cascade:
     """The holonomy decomposition of a machine.
 
     A set P lies below R when P is inside R·s for some word s; sets below each other form a class;
@@ -27,6 +33,7 @@ def holonomy(machine: Machine, labels: Literal["reuse", "disjoint"] = "reuse") -
         labels: classes of one height share labels (`"reuse"`, the smallest levels), or have their
             own (`"disjoint"`): then the permutations of a level generate no group larger than those
             of the monoid, which aperiodic, 2-group and solvable constructions rely on.
+        limit: image sets beyond which it stops with a `ValueError`.
 
     >>> from statetrack.automata.machine import Machine
     >>> holonomy(Machine.from_regex("(ab)*", "ab")).sizes
@@ -34,7 +41,7 @@ def holonomy(machine: Machine, labels: Literal["reuse", "disjoint"] = "reuse") -
     """
     if labels not in ("reuse", "disjoint"):
         raise ValueError(f"labels is 'reuse' or 'disjoint', got {labels!r}")
-    graph = image_graph(machine, singletons=True)
+    graph = image_graph(machine, singletons=True, limit=limit)
     number = {states: i for i, states in enumerate(graph.sets)}
     height = [0] * len(graph.sets)
     tiles: list[tuple[int, ...]] = [()] * len(graph.sets)

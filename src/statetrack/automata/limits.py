@@ -24,6 +24,15 @@ MAX_CONTEXTS = 2**19
 MAX_MONOID = 10**5
 """Elements of a transition monoid that is enumerated on request (there can be n^n of them)."""
 
+MAX_CHAIN = 2**25
+"""Numbers in the orbits of a stabiliser chain (points of the orbits x degree): 128 MB each way."""
+
+MAX_GROUP_TABLE = 2**22
+"""Entries (elements x letters) of the word problem of a group."""
+
+MAX_STEPS = 2**26
+"""Entries that a repeated pass over a machine's table may look at in all: about a second."""
+
 MAX_SPLIT = 2**14
 """Order of a component's group that is split into layers of prime order."""
 

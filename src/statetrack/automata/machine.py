@@ -25,6 +25,9 @@ Letter = str | int | tuple[Any, ...]
 Word = str | Sequence[Any] | NDArray[np.integer[Any]]
 IntArray = NDArray[np.int64]
 
+MOORE_ROUNDS = 64
+"""Rounds of refining all states at once before states are moved one by one."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Machine:
@@ -102,7 +105,8 @@ class Machine:
         if not isinstance(start, int | np.integer) or not 0 <= start < n:
             raise ValueError(f"start {start!r} is not a state; the table has states 0 to {n - 1}")
         ordered = _sorted_alphabet(letters)
-        columns = [letters.index(letter) for letter in ordered]
+        number = {letter: i for i, letter in enumerate(letters)}
+        columns = [number[letter] for letter in ordered]
         says = _checked_outputs(n, accepting, outputs)
         return _canonical(ordered, table[:, columns], int(start), says)
 
@@ -223,14 +227,19 @@ class Machine:
     # -- new machines ---------------------------------------------------------------------------
 
     def minimal(self) -> Machine:
-        """The smallest machine with the same outputs after every word (Moore's refinement).
+        """The smallest machine with the same outputs after every word.
+
+        Moore's refinement, all states at once; where that takes many rounds, Hopcroft's after it.
 
         >>> Machine.from_table([[1], [2], [3], [0]], outputs=[0, 1, 0, 1]).minimal().num_states
         2
         """
         block = _numbered(self.outputs)
-        count = 0
+        count = rounds = 0
         while count < (count := int(block.max()) + 1):
+            if (rounds := rounds + 1) > MOORE_ROUNDS:
+                block = _hopcroft(self.delta, block)
+                break
             finer = block
             for successor in block[self.delta].T:
                 finer = _numbered(finer * count + successor)
@@ -362,6 +371,38 @@ def _canonical(
 def _numbered(keys: NDArray[Any]) -> IntArray:
     """Equal keys get equal numbers, counted from 0 in the order of the keys."""
     return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _hopcroft(delta: IntArray, block: IntArray) -> IntArray:
+    """The coarsest partition finer than `block` in which a block moves into one block (1971)."""
+    n, k = delta.shape
+    order = np.argsort(delta, axis=0, kind="stable")
+    ends = np.stack([np.searchsorted(delta[order[:, a], a], np.arange(n + 1)) for a in range(k)])
+    sources, bounds = order.T.tolist(), ends.tolist()
+    number = block.tolist()
+    members: list[set[int]] = [set() for _ in range(int(block.max()) + 1)]
+    for state, b in enumerate(number):
+        members[b].add(state)
+    waiting = {(b, a) for b in range(len(members)) for a in range(k)}
+    while waiting:
+        b, a = waiting.pop()
+        row, bound = sources[a], bounds[a]
+        touched: dict[int, set[int]] = {}
+        for state in members[b]:
+            for source in row[bound[state] : bound[state + 1]]:
+                touched.setdefault(number[source], set()).add(source)
+        for split, part in touched.items():
+            if len(part) == len(members[split]):
+                continue
+            rest = members[split] - part
+            small, large = (part, rest) if len(part) <= len(rest) else (rest, part)
+            members[split] = large
+            for state in small:
+                number[state] = len(members)
+            # what waits for the whole block now waits for both halves; else the smaller will do
+            waiting |= {(len(members), letter) for letter in range(k)}
+            members.append(small)
+    return _numbered(np.array(number))
 
 
 def _plain(letter: Any) -> Letter:

@@ -32,6 +32,7 @@ def named(name: str) -> Machine:
             return make(*(int(number) for number in match.groups()))
     if "_x_" in key:
         parts = [named(part) for part in key.split("_x_")]
+        groups.check_product(parts)
         machine = parts[0]
         for part in parts[1:]:
             machine = groups.direct_product(machine, part)

@@ -69,29 +69,6 @@ class Symbol:
     leaves: int = -1
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a program costs, cheaper first: layers, then width, then Householders per token.
-
-    `width` counts the directions of all layers; a diagonal layer has no Householders.
-    """
-
-    layers: int
-    width: int
-    householders: int
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """For comparing."""
-        return (self.layers, self.width, self.householders)
-
-    def __str__(self) -> str:
-        factors = f", {_count(self.householders, 'Householder')} per token"
-        return f"{_count(self.layers, 'layer')}, width {self.width}" + (
-            factors if self.householders else ""
-        )
-
-
 class ProgramLayer(ABC):
     """One recurrence with its symbols and labels."""
 
@@ -132,15 +109,16 @@ class ProgramLayer(ABC):
     def read(self, states: FloatArray, symbols: IntArray) -> IntArray:
         """The label at each time, from H after the update `[time, rows, columns]` and symbols."""
 
+    @abstractmethod
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        """A H + B, computed as the layer does."""
+
     def run(self, symbols: IntArray) -> FloatArray:
         """H after each symbol, `[time, rows, columns]`: the recurrence, one step after another."""
-        matrices = {s: self.transition(s) for s in np.unique(symbols).tolist()}
         h = self.initial_state()
         states = np.empty((len(symbols), *h.shape))
         for t, symbol in enumerate(symbols.tolist()):
-            matrix, added = matrices[symbol]
-            h = matrix @ h + added
-            states[t] = h
+            h = states[t] = self.step(h, symbol)
         return states
 
 
@@ -164,7 +142,9 @@ class DeltaLayer(ProgramLayer):
     readout: FloatArray
 
     def __post_init__(self) -> None:
-        _bound("entries of a layer's tables", len(self.symbols) * len(self.rows) ** 2)
+        heads = len(self.symbols[0].queries)
+        _bound("entries of a layer's queries", len(self.symbols) * heads * len(self.rows))
+        _bound("entries of a layer's readout", self.readout.size)
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -194,6 +174,13 @@ class DeltaLayer(ProgramLayer):
             matrix = _apply(step, matrix, write=False)
             added = _apply(step, added, write=True)
         return matrix, added
+
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        spec = self.symbols[symbol]
+        h = spec.gate * state
+        for step in spec.steps:
+            h = _apply(step, h, write=True)
+        return h
 
     def initial_state(self) -> FloatArray:
         h = np.zeros((len(self.rows), len(self.columns)))
@@ -258,6 +245,9 @@ class DiagonalLayer(ProgramLayer):
     def transition(self, symbol: int) -> tuple[FloatArray, FloatArray]:
         return np.diag(self.decay[symbol]), self.add[symbol][:, None]
 
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        return self.decay[symbol][:, None] * state + self.add[symbol][:, None]
+
     def initial_state(self) -> FloatArray:
         return self.start[:, None]
 
@@ -297,6 +287,10 @@ class DenseLayer(ProgramLayer):
     def transition(self, symbol: int) -> tuple[FloatArray, FloatArray]:
         matrix = self.matrices[symbol]
         return matrix, np.zeros_like(matrix)
+
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        moved: FloatArray = self.matrices[symbol] @ state
+        return moved
 
     def initial_state(self) -> FloatArray:
         return np.eye(self.matrices.shape[1])
@@ -381,16 +375,6 @@ class Program:
     exact: bool = True
     note: str = ""
 
-    @property
-    def cost(self) -> Cost:
-        """Layers, directions of all layers, and the most Householders per token of any layer."""
-        layers = [stage.layer for stage in self.stages]
-        return Cost(
-            len(layers),
-            sum(len(layer.directions) for layer in layers),
-            max(layer.num_householders for layer in layers),
-        )
-
     def run(self, word: Word) -> IntArray:
         """The machine's state after each letter, computed by the layers."""
         return self._run(word)[1]
@@ -440,10 +424,6 @@ def named_trace(
         held.append(tuple(label_names[x] for x in np.where(left < 0, shown, left).tolist()))
     spelled = tuple(str(machine.alphabet[letter]) for letter in letters.tolist())
     return Trace(spelled, tuple(read), tuple(held), tuple(states.tolist()))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _apply(step: Step, h: FloatArray, *, write: bool) -> FloatArray:
