@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statetrack.automata._graph import components
-from statetrack.automata.limits import MAX_IMAGES, too_large
+from statetrack.automata.limits import MAX_IMAGE_BITS, MAX_IMAGES, too_large
 from statetrack.automata.machine import Machine
 
 
@@ -86,6 +86,7 @@ def image_graph(
     ((0, 1, 2), (1, 2), (0, 2), (2,))
     """
     n, k = machine.delta.shape
+    _check_bits(n if singletons else 1, n)
     start = np.ones((1, n), dtype=bool)
     if singletons and n > 1:
         start = np.concatenate([start, np.eye(n, dtype=bool)])
@@ -112,6 +113,7 @@ def image_graph(
                     limit,
                     "minimise the machine first, or use one with fewer states",
                 )
+        _check_bits(len(number), n)
         steps.append(targets)
         frontier = np.array(fresh, dtype=bool).reshape(len(fresh), n)
         rows.append(frontier)
@@ -119,6 +121,16 @@ def image_graph(
     sets = tuple(tuple(np.flatnonzero(row).tolist()) for row in everything)
     step = tuple(map(tuple, np.concatenate(steps).tolist()))
     return ImageGraph(sets, step, _packed(everything))
+
+
+def _check_bits(sets: int, states: int) -> None:
+    if sets * states > MAX_IMAGE_BITS:
+        raise too_large(
+            f"bits of the image sets of a machine of {states} states",
+            sets * states,
+            MAX_IMAGE_BITS,
+            "minimise the machine first, or use one with fewer states",
+        )
 
 
 def image_classes(machine: Machine, graph: ImageGraph) -> tuple[ImageClass, ...]:

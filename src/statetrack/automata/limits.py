@@ -18,6 +18,9 @@ MAX_REGEX_STATES = 2**12
 MAX_IMAGES = 2**16
 """Sets of states reachable from the full set (there can be 2^n - 1 of them)."""
 
+MAX_IMAGE_BITS = 2**24
+"""Image sets x states: what the sets themselves take."""
+
 MAX_CONTEXTS = 2**19
 """Letters (T, T', w) of all the levels of a cascade together."""
 
@@ -30,7 +33,7 @@ MAX_CHAIN = 2**25
 MAX_GROUP_TABLE = 2**22
 """Entries (elements x letters) of the word problem of a group."""
 
-MAX_STEPS = 2**26
+MAX_STEPS = 2**20
 """Entries that a repeated pass over a machine's table may look at in all: about a second."""
 
 MAX_SPLIT = 2**14

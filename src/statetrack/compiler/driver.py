@@ -47,7 +47,8 @@ LEAST_PARAMETERS = 50
 """Fewer weights than any layer of a cascade has."""
 
 QUICK_IMAGES = 2**9
-"""Image sets up to which cascades and diagonal layers are tried where one layer is known."""
+"""Image sets, besides the single states, up to which cascades and diagonal layers are tried where
+one layer is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ def candidates(profile: Profile, objective: Objective = "latency") -> tuple[Cand
     first = "group" if profile.is_group else "one-layer"
     found = [_tried(way) for way in _ways(profile, first)]
     single = [candidate.cost for candidate in found if candidate.cost is not None]
-    images = QUICK_IMAGES if single else MAX_IMAGES
+    images = QUICK_IMAGES + profile.machine.num_states if single else MAX_IMAGES
     found += [_tried(way) for way in _ways(profile, "diagonal", images)]
     for way in _ways(profile, "cascade", images):
         levels = 1 if way[1] == HOLONOMY else profile.machine.num_states - 1

@@ -140,20 +140,18 @@ def program_on_points(
 
 def _orbit(machine: Machine, letters: dict[int, Permutation]) -> tuple[IntArray, IntArray]:
     """Every arrangement of the points that words reach, `[elements, points]`, and its state."""
-    degree = len(next(iter(letters.values())))
+    few = set(PermutationGroup.generated_by(letters.values()).few_generators)
     moves = {i: np.array(moved, dtype=np.int16) for i, moved in letters.items()}
-    start = np.arange(degree, dtype=np.int16)
-    found = {start.tobytes(): 0}
+    generators = {moved: i for i, moved in letters.items() if moved in few}
+    start = np.arange(len(next(iter(moves.values()))), dtype=np.int16)
+    number = {start.tobytes(): 0}
     queue, states = [start], [0]
-    for number, places in enumerate(queue):
-        for letter, moved in moves.items():
-            image = moved[places]
-            state = int(machine.delta[states[number], letter])
-            if found.setdefault(image.tobytes(), state) != state:
-                raise ValueError("the points do not determine the machine's state")
-            if len(found) > len(queue):
+    for place, arrangement in enumerate(queue):
+        for letter in generators.values():
+            image = moves[letter][arrangement]
+            if number.setdefault(image.tobytes(), len(queue)) == len(queue):
                 queue.append(image)
-                states.append(state)
+                states.append(int(machine.delta[states[place], letter]))
                 if len(queue) > MAX_ARRANGEMENTS:
                     raise too_large(
                         "arrangements of the points",
@@ -161,19 +159,26 @@ def _orbit(machine: Machine, letters: dict[int, Permutation]) -> tuple[IntArray,
                         MAX_ARRANGEMENTS,
                         "let the group act on the states",
                     )
-    return np.array(queue, dtype=np.int64), np.array(states, dtype=np.int64)
+    every, state = np.array(queue), np.array(states, dtype=np.int64)
+    for letter, moved in moves.items():
+        reached = [number[row.tobytes()] for row in moved[every]]
+        if (state[reached] != machine.delta[state, letter]).any():
+            raise ValueError("the points do not determine the machine's state")
+    return every.astype(np.int64), state
 
 
 def _base(places: IntArray, states: IntArray) -> list[int]:
     """A few points whose places determine the state, each chosen to tell most states apart."""
     base: list[int] = []
+    degree = places.shape[1]
+    key = np.zeros(len(places), dtype=np.int64)
     while True:
-        known = _kinds(places[:, base]) if base else 1
-        if known == _kinds(np.column_stack([places[:, base], states])):
+        if _kinds(key) == _kinds(key * (int(states.max()) + 1) + states):
             return base
-        kinds = [_kinds(places[:, [*base, p]]) for p in range(places.shape[1])]
+        kinds = [_kinds(key * degree + places[:, p]) for p in range(degree)]
         base.append(int(np.argmax(kinds)))
+        key = np.unique(key * degree + places[:, base[-1]], return_inverse=True)[1]
 
 
-def _kinds(rows: IntArray) -> int:
-    return len(np.unique(rows, axis=0))
+def _kinds(keys: IntArray) -> int:
+    return len(np.unique(keys))
