@@ -33,6 +33,9 @@ MAX_CHAIN = 2**25
 MAX_GROUP_TABLE = 2**22
 """Entries (elements x letters) of the word problem of a group."""
 
+MAX_DYCK = 2**20
+"""Entries of the table of a machine of brackets, which is made state by state."""
+
 MAX_STEPS = 2**20
 """Entries that a repeated pass over a machine's table may look at in all: about a second."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 from statetrack.automata import Facts, Machine
 from statetrack.compiler.driver import Candidate, candidate_table, candidates
@@ -87,6 +88,11 @@ class Explanation:
 
     __str__ = text
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, with the diagram of a small machine above it."""
+        drawn = self.machine._repr_svg_() or ""
+        return f"{drawn}<pre>{escape(self.text())}</pre>"
+
 
 def explain(machine: Machine, *, objective: Objective = "latency") -> Explanation:
     """For each family of linear RNNs: can it track the machine, why, and how large is it.
@@ -111,11 +117,11 @@ def explain(machine: Machine, *, objective: Objective = "latency") -> Explanatio
 
 
 def _takes(table: tuple[Candidate, ...], name: str, minimise: bool) -> list[str]:
-    states = ", minimise=True" if minimise else ""
+    name += " with minimise=True" if minimise else ""
     best = table[0]
     if best.cost is None:
-        return [f"{name}(machine{states}) is refused: {best.refused}"]
-    lines = [f"{name}(machine{states}) takes {best}", ""]
+        return [f"{name} is refused: {best.refused}"]
+    lines = [f"{name} takes {best}", ""]
     return lines + ["  " + line for line in candidate_table(table).splitlines()]
 
 

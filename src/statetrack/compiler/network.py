@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from statetrack.automata.machine import Word
 from statetrack.compiler.driver import Candidate, candidate_table, chosen
 from statetrack.compiler.layout import Cost, Layout, Objective, total
 from statetrack.compiler.profile import Profile
-from statetrack.compiler.program import Program, Trace, named_trace
+from statetrack.compiler.program import Program, Trace, listed, named_trace
 from statetrack.compiler.weights import Lowered, embed, lower, make_layer
 from statetrack.layers import LayerState
 
@@ -241,8 +242,27 @@ class CompiledRNN(nn.Module):
 
     def run(self, word: Word) -> np.ndarray:
         """The states of one word, a string or letter numbers, as `Machine.run` gives them."""
-        letters = torch.from_numpy(self.machine.encode(word)).to(self._device)
+        encoded = self.machine.encode(word)
+        if not len(encoded):
+            return encoded
+        letters = torch.from_numpy(encoded).to(self._device)
         return np.asarray(self(letters[None])[0].cpu().numpy())
+
+    def accepts(self, word: Word) -> bool:
+        """Whether the network ends in an accepting state; without a letter, that is its start.
+
+        >>> from statetrack.compiler import compile
+        >>> network = compile(Machine.from_regex("(ab)*", "ab"))
+        >>> network.accepts("abab"), network.accepts(""), network.accepts("aba")
+        (True, True, False)
+        """
+        if self.machine.outputs.dtype != np.bool_:
+            raise ValueError(
+                "this machine has integer outputs, so it accepts nothing; "
+                "read network.machine.outputs[network.run(word)] instead"
+            )
+        states = self.run(word)
+        return bool(self.machine.outputs[states[-1] if len(states) else 0])
 
     @torch.no_grad()
     def trace(self, word: Word) -> Trace:
@@ -277,6 +297,8 @@ class CompiledRNN(nn.Module):
             )
         if tokens.shape[1] == 0:
             raise ValueError("there is no token; time must be at least 1")
+        if torch.compiler.is_compiling():  # an exported network cannot look at its tokens
+            return
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < (
             self.machine.num_letters
         ):
@@ -284,6 +306,11 @@ class CompiledRNN(nn.Module):
                 f"tokens reach from {int(tokens.min())} to {int(tokens.max())}, but the machine "
                 f"has letters 0 to {self.machine.num_letters - 1}"
             )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, with the diagram of a small machine above it."""
+        drawn = self.machine._repr_svg_() or ""
+        return f"{drawn}<pre>{escape(str(self))}</pre>"
 
     # -- words about it -------------------------------------------------------------------------
 
@@ -300,8 +327,8 @@ class CompiledRNN(nn.Module):
             options = ", ".join(f"{k}={v}" for k, v in config["options"].items())
             lines.append(
                 f"  layer {i + 1}: {config['layer']}({config['d_model']}, {options})\n"
-                f"           directions: {_listed(config['directions'])}\n"
-                f"           symbols: {_listed(config['symbols'])}"
+                f"           directions: {listed(config['directions'])}\n"
+                f"           symbols: {listed(config['symbols'])}"
             )
         return "\n".join(lines)
 
@@ -398,8 +425,3 @@ def _fill(module: CompiledStage, lowered: Lowered, symbol: Any, after: Any) -> N
 def _pieces(time: int, length: int) -> Iterator[slice]:
     for first in range(0, time, length):
         yield slice(first, min(first + length, time))
-
-
-def _listed(names: list[str], limit: int = 12) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f", … ({rest} more)" if rest > 0 else "")

@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,7 +191,9 @@ class DeltaLayer(ProgramLayer):
 
     def read(self, states: FloatArray, symbols: IntArray) -> IntArray:
         queries = self._queries[symbols]
-        read = np.einsum("trc,thr->thc", states, queries).reshape(len(symbols), -1)
+        read = np.einsum("trc,thr->thc", states, queries).reshape(
+            len(symbols), self.readout.shape[1]
+        )
         return np.argmax(read @ self.readout.T, axis=1)
 
     @cached_property
@@ -351,7 +354,7 @@ class Trace:
         return "\n".join(line.rstrip() for line in lines)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """An immutable, runnable linear RNN for a machine.
 
@@ -374,6 +377,27 @@ class Program:
     stages: tuple[Stage, ...]
     exact: bool = True
     note: str = ""
+
+    def __repr__(self) -> str:
+        layers = len(self.stages)
+        count = f"{layers} layer" + ("" if layers == 1 else "s")
+        return f"Program({self.method!r}, {count}, for {self.machine!r})"
+
+    def __str__(self) -> str:
+        """The layers with their directions and symbols, a few lines each."""
+        lines = [repr(self) + (f", {self.note}" if self.note else "")]
+        for i, stage in enumerate(self.stages):
+            layer = stage.layer
+            kind = type(layer).__name__
+            lines.append(f"  layer {i + 1}: {kind}, {layer.num_householders} Householders")
+            lines.append(f"    directions: {listed(layer.directions)}")
+            lines.append(f"    symbols: {listed(layer.symbol_names)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, with the diagram of a small machine above it."""
+        drawn = self.machine._repr_svg_() or ""
+        return f"{drawn}<pre>{escape(str(self))}</pre>"
 
     def run(self, word: Word) -> IntArray:
         """The machine's state after each letter, computed by the layers."""
@@ -424,6 +448,12 @@ def named_trace(
         held.append(tuple(label_names[x] for x in np.where(left < 0, shown, left).tolist()))
     spelled = tuple(str(machine.alphabet[letter]) for letter in letters.tolist())
     return Trace(spelled, tuple(read), tuple(held), tuple(states.tolist()))
+
+
+def listed(names: Sequence[str], limit: int = 12) -> str:
+    """Names with commas, the first few of many."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f", … ({rest} more)" if rest > 0 else "")
 
 
 def _apply(step: Step, h: FloatArray, *, write: bool) -> FloatArray:
