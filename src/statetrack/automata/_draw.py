@@ -88,7 +88,7 @@ def _arrow(start: tuple[int, int], end: tuple[int, int], label: str) -> str:
     return curve + _text(round(tx), round(ty) + 4, label)
 
 
-def _edge(x: float, y: float, mx: float, my: float) -> tuple[float, float]:
+def _edge(x: int, y: int, mx: float, my: float) -> tuple[float, float]:
     """Where the circle around (x, y) is met on the way to (mx, my)."""
     length = ((mx - x) ** 2 + (my - y) ** 2) ** 0.5
     return x + (mx - x) * RADIUS / length, y + (my - y) * RADIUS / length

@@ -18,7 +18,7 @@ MAX_REGEX_STATES = 2**12
 MAX_IMAGES = 2**16
 """Sets of states reachable from the full set (there can be 2^n - 1 of them)."""
 
-MAX_IMAGE_BITS = 2**24
+MAX_IMAGE_BITS = 2**22
 """Image sets x states: what the sets themselves take."""
 
 MAX_CONTEXTS = 2**19

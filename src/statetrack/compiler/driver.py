@@ -219,7 +219,7 @@ def _ways(profile: Profile, method: str, images: int = MAX_IMAGES) -> list[Way]:
         return [(method, "counters and registers", partial(_diagonal, profile, images))]
     if method == "cascade":
         return [
-            (method, HOLONOMY, lambda: program_of_cascade(holonomy(machine, limit=images))),
+            (method, HOLONOMY, partial(_holonomy, profile, images)),
             (method, "by dropping points", lambda: program_of_cascade(drop_point(machine))),
         ]
     if method == "dense":
@@ -246,6 +246,12 @@ def _memory(profile: Profile) -> Program:
     if profile.memory is None:
         raise ValueError(f"{profile.machine!r} remembers for ever: it is no shift register")
     return program_of_memory(profile.memory)
+
+
+def _holonomy(profile: Profile, images: int) -> Program:
+    if profile.too_many_images:
+        raise ValueError(profile.unknown)
+    return program_of_cascade(holonomy(profile.machine, limit=images))
 
 
 def _diagonal(profile: Profile, images: int) -> Program:

@@ -49,6 +49,11 @@ class Profile:
         """Why there are no facts."""
         return self._facts if isinstance(self._facts, str) else ""
 
+    @property
+    def too_many_images(self) -> bool:
+        """Whether there are no facts because the image sets are too many, for a cascade as well."""
+        return "image sets" in self.unknown
+
     @cached_property
     def rook(self) -> RookLayer | None:
         """The machine as one layer of partial permutations and resets."""
