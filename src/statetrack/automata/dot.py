@@ -77,7 +77,7 @@ def _letters(label: str) -> list[str]:
     return [","] if label == "," else [part.strip() or part for part in label.split(",")]
 
 
-def _numbers_if_all(arrows: dict[str, dict[str, str]]) -> dict[Hashable, dict[Any, Hashable]]:
+def _numbers_if_all(arrows: dict[str, dict[str, str]]) -> dict[str, dict[Any, Hashable]]:
     every = {letter for row in arrows.values() for letter in row}
     numbers = all(re.fullmatch(r"-?\d+", letter) for letter in every)
     return {

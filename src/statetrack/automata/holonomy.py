@@ -13,7 +13,7 @@ import numpy as np
 
 from statetrack.automata.cascade import Action, Cascade, build_cascade
 from statetrack.automata.images import ImageGraph, image_classes, image_graph
-from statetrack.automata.limits import MAX_IMAGES
+from statetrack.automata.limits import MAX_IMAGES, MAX_PAIRS, too_large
 from statetrack.automata.machine import Machine
 
 
@@ -46,10 +46,20 @@ def holonomy(
     height = [0] * len(graph.sets)
     tiles: list[tuple[int, ...]] = [()] * len(graph.sets)
     classes = image_classes(machine, graph)
+    pairs = 0
     for group in sorted(classes, key=lambda c: len(graph.sets[c.members[0]])):
         root = group.members[0]
         inside = set(group.members)
-        tiles[root] = _maximal(graph, graph.contained_in(root).tolist())
+        below_root = graph.contained_in(root).tolist()
+        pairs += len(below_root)
+        if pairs > MAX_PAIRS:
+            raise too_large(
+                f"nested pairs of image sets of a machine of {machine.num_states} states",
+                pairs,
+                MAX_PAIRS,
+                "minimise the machine first, or use one with fewer states",
+            )
+        tiles[root] = _maximal(graph, below_root)
         position = {q: i for i, q in enumerate(graph.sets[root])}
         for p in group.members[1:]:
             forward = group.forward[p]

@@ -21,6 +21,9 @@ MAX_IMAGES = 2**16
 MAX_IMAGE_BITS = 2**22
 """Image sets x states: what the sets themselves take."""
 
+MAX_PAIRS = 2**21
+"""Image sets inside the first set of each class, whose largest are its tiles."""
+
 MAX_CONTEXTS = 2**19
 """Letters (T, T', w) of all the levels of a cascade together."""
 

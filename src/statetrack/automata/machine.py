@@ -139,11 +139,11 @@ class Machine:
 
     @staticmethod
     def from_dict(
-        transitions: Mapping[Hashable, Mapping[Any, Hashable]],
+        transitions: Mapping[Any, Mapping[Any, Hashable]],
         start: Hashable,
         *,
         accepting: Iterable[Hashable] | None = None,
-        outputs: Mapping[Hashable, Any] | None = None,
+        outputs: Mapping[Any, Any] | None = None,
     ) -> Machine:
         """The machine of arrows `transitions[state][letter] -> state` with states of any name.
 
@@ -186,7 +186,7 @@ class Machine:
 
     @staticmethod
     def from_mealy(
-        transitions: Mapping[Hashable, Mapping[Any, tuple[Hashable, Any]]], start: Hashable
+        transitions: Mapping[Any, Mapping[Any, tuple[Hashable, Any]]], start: Hashable
     ) -> Machine:
         """The Moore machine of a Mealy machine: `transitions[state][letter] = (state, output)`.
 
@@ -198,7 +198,7 @@ class Machine:
         ['same', 'up', 'same', 'down']
         """
         first = (start, _MISSING)
-        arrows: dict[Hashable, dict[Any, Hashable]] = {}
+        arrows: dict[tuple[Hashable, Any], dict[Any, tuple[Hashable, Any]]] = {}
         queue: list[tuple[Hashable, Any]] = [first]
         for pair in queue:
             if pair not in arrows:
@@ -209,8 +209,8 @@ class Machine:
                             f"state {pair[0]!r}, letter {letter!r} has {arrow!r}; an arrow of a "
                             "Mealy machine is a pair (state, output)"
                         )
-                arrows[pair] = {letter: tuple(arrow) for letter, arrow in row.items()}
-                queue += arrows[pair].values()  # type: ignore[arg-type]
+                arrows[pair] = {a: (state, said) for a, (state, said) in row.items()}
+                queue += arrows[pair].values()
         every = [pair[1] for pair in arrows if pair[1] is not _MISSING]
         nothing: Any = "" if any(isinstance(said, str) for said in every) else -1
         said = {pair: nothing if pair[1] is _MISSING else pair[1] for pair in arrows}
@@ -218,7 +218,7 @@ class Machine:
 
     @staticmethod
     def from_nfa(
-        transitions: Mapping[Hashable, Mapping[Any, Iterable[Hashable]]],
+        transitions: Mapping[Any, Mapping[Any, Iterable[Hashable]]],
         start: Hashable,
         accepting: Iterable[Hashable],
     ) -> Machine:
@@ -809,7 +809,7 @@ def _quoted(text: str) -> str:
 
 
 def _names_in(
-    transitions: Mapping[Hashable, Mapping[Any, Hashable]],
+    transitions: Mapping[Any, Mapping[Any, Hashable]],
 ) -> tuple[tuple[Hashable, ...], tuple[Any, ...]]:
     """The states, in order of appearance, and the letters of arrows by name."""
     if not isinstance(transitions, Mapping) or not transitions:
