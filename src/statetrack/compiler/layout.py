@@ -189,7 +189,7 @@ def cost_of(program: Program) -> Cost:
     >>> from statetrack.automata import groups
     >>> from statetrack.compiler import compile_program
     >>> str(cost_of(compile_program(groups.symmetric(3))))
-    '1 layer, width 7, 2 Householders per token, 446 parameters'
+    '1 layer, width 7, 2 Householders per token, 291 parameters'
     """
     return total([layout_of(stage.layer) for stage in program.stages])
 

@@ -102,7 +102,7 @@ def lower(layer: ProgramLayer) -> Lowered:
     >>> program = compile_program(Machine.from_regex("(ab)*", "ab"), "one-layer")
     >>> lowered = lower(program.stages[0].layer)
     >>> lowered.layout.kind, lowered.weights["beta_proj.weight"].shape
-    ('DeltaProduct', (3, 4))
+    ('DeltaProduct', (3, 3))
     """
     layout = layout_of(layer)
     layout.check()
