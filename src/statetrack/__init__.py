@@ -2,13 +2,14 @@
 
 statetrack.ops           the recurrences, as functions on tensors
 statetrack.layers        drop-in layers: projections, an eigenvalue range, an op
-statetrack.models        a block and a tagger built from any of the layers
+statetrack.models        taggers and language models built from any of the layers
 statetrack.eigenvalues   the range [low, 1] and its maps, in one file
 statetrack.automata      finite machines, groups and their decompositions (no torch)
 statetrack.compiler      from automata to exact linear RNNs; explain (no torch) and compile
 statetrack.tasks         what to learn: sequences with labels, masks and chance levels
 statetrack.runs          a run on disk: folder, records, checkpoints
 statetrack.training      a config, one run, many runs in one step
+statetrack.lm            language models in use: text, generation, loss by position
 statetrack.sweep         lists of runs, in processes or on a cluster
 statetrack.analysis      what a trained model does: eigenvalues, theorems, horizons
 statetrack.experiments   the paper's figures and tables as lists of runs
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from statetrack import eigenvalues as eigenvalues
     from statetrack import experiments as experiments
     from statetrack import layers as layers
+    from statetrack import lm as lm
     from statetrack import models as models
     from statetrack import ops as ops
     from statetrack import report as report

@@ -5,6 +5,7 @@ exponential) and asks its range for the eigenvalue; the ops take any eigenvalue 
 
     diagonal families            a = low + (1 - low)·s          in [low, 1]
     generalized Householder      β = (1 - low)·s,  1 - β        in [low, 1]
+    complex diagonal             λ = (1 + low)/2 + (1 - low)/2·z, |z| <= 1
 
 `low = 0` is the usual range [0, 1]. `low = -1` reaches reflections: with it a linear RNN can
 compute the parity of a bit string, with `low = 0` it cannot.
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack._typing import Float
+from statetrack._typing import Float, Inexact
 
 __all__ = ["EigenRange"]
 
@@ -70,13 +71,30 @@ class EigenRange:
         """The range as layers and configs write it."""
         return (self.low, 1.0)
 
-    def decay(self, unit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """a = low + (1 - low)·s, the eigenvalues of a diagonal transition."""
-        return self.low + self.width * unit
+    def decay(
+        self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
+    ) -> Float[Tensor, "*shape"]:
+        """a = low + (1 - low)·s, the eigenvalues of a diagonal transition.
 
-    def beta(self, unit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """β = (1 - low)·s, so that I - β k kᵀ with ‖k‖ = 1 has the eigenvalue 1 - β in [low, 1]."""
-        return self.width * unit
+        `share` in [-1, 1] has the lower end at share·low instead: 0 is the range [0, 1].
+        """
+        if share is None:
+            return self.low + self.width * unit
+        low = self.low * share
+        return low + (1.0 - low) * unit
+
+    def disc(self, unit: Inexact[Tensor, "*shape"]) -> Inexact[Tensor, "*shape"]:
+        """c + r z: the unit disc moved to the one that has [low, 1] as its diameter."""
+        return (1 + self.low) / 2 + self.width / 2 * unit
+
+    def beta(
+        self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
+    ) -> Float[Tensor, "*shape"]:
+        """β = (1 - low)·s, so that I - β k kᵀ with ‖k‖ = 1 has the eigenvalue 1 - β in [low, 1].
+
+        `share` in [-1, 1] has the lower end at share·low instead: 0 is the range [0, 1].
+        """
+        return (self.width if share is None else 1.0 - self.low * share) * unit
 
     def squash(self, z: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """A smooth map from any number onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.analysis import audit
-from statetrack.automata import groups, read
+from statetrack.automata import Machine, groups, read
 from statetrack.compiler import compile
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
@@ -71,6 +71,70 @@ def diagonal(decay: list[float]) -> Diagonal:
         layer.decay_proj.bias.copy_(torch.tensor(decay).atanh().clamp(-50, 50))
         layer.input_proj.bias.fill_(1.0)
     return layer
+
+
+@pytest.mark.parametrize(
+    ("decay", "tokens"), [(0.9991, 5114), (0.99999, 459_890), (0.5, 6.6), (-0.9991, 5114)]
+)
+def test_an_eigenvalue_near_1_fades(decay: float, tokens: float) -> None:
+    found = audit(Stack(diagonal([decay, decay]), vocabulary=2), [0, 1]).layers[0]
+    assert found.lifetime == pytest.approx(tokens, rel=0.02)
+
+
+@pytest.mark.parametrize("decay", [[1.0, 1.0], [1.0, -1.0]])
+def test_an_eigenvalue_on_the_circle_does_not(decay: list[float]) -> None:
+    found = audit(Stack(diagonal(decay), vocabulary=2), [0, 1])
+    assert found.layers[0].lifetime == np.inf and "for ever" in str(found)
+
+
+@pytest.mark.parametrize("letters", [200, 400])
+@pytest.mark.parametrize("where", [0, 0.37, 0.71, 1])
+def test_one_letter_of_many_meets_theorem_2(letters: int, where: float) -> None:
+    """All others are the identity; the one that turns three points may stand anywhere."""
+    same = list(range(letters))
+    same[round(where * (letters - 1))] = -1
+    table = [[state if a >= 0 else (state + 1) % 3 for a in same] for state in range(3)]
+    found = audit(compile(Machine.from_table(table)))
+    assert found.theorem1.strong and found.theorem2.strong
+    assert f"{letters} different" in str(found)
+
+
+@pytest.mark.parametrize("name", ["mod_arithmetic_3", "dyck_2_depth_3"])
+def test_the_word_that_is_read_stays_out_of_sinks(name: str) -> None:
+    machine = read(name)
+    found = audit(compile(machine))
+    word = [int(np.flatnonzero([str(a) == token for a in machine.alphabet])[0])
+            for token in found.tokens]  # fmt: skip
+    assert set(word) == set(range(machine.num_letters))
+    sink = (machine.delta == np.arange(machine.num_states)[:, None]).all(axis=1)
+    assert sink[machine.run(word)].mean() < 0.1
+    assert found.theorem2.strong == (name == "mod_arithmetic_3")
+
+
+def test_letters_that_only_lead_into_a_sink_are_read_too() -> None:
+    found = audit(compile(Machine.from_table([[0, 1], [1, 1]], outputs=[0, 1])))
+    assert set(found.tokens) == {"0", "1"} and found.tokens[0] == "0"
+
+
+def test_what_is_a_sample_is_said() -> None:
+    word = torch.randint(0, 3, (600,), generator=torch.Generator().manual_seed(0))
+    few = audit(tagger("RWKV7"), word)
+    assert "256 of the 599 products of 2" in str(few) and "all 600 products of 1" in str(few)
+    assert "not ruled out" in str(few)
+    assert [len(layer.starts) for layer in few.layers] == [600, 256]
+    assert (few.layers[1].starts[[0, -1]] == [0, 598]).all()
+    every = audit(tagger("DeltaNet"), word)
+    assert [len(layer.products) for layer in every.layers] == [600, 599]
+    assert "all 599 products of 2" in str(every) and "largest norm of 64 of them" in str(every)
+
+
+def test_a_witness_is_named_by_its_place() -> None:
+    found = audit(compile(groups.cyclic(5), "reflections"), [0] * 300 + [1, 2])
+    assert "tokens 300 to 301" in str(found.theorem2)
+    values = found.layers[1].products[300]
+    assert (
+        np.abs(values.imag).max() > 0.5 and np.abs(found.layers[1].products[:299].imag).max() == 0
+    )
 
 
 def test_e1_one_layer_with_a_negative_eigenvalue_is_enough() -> None:

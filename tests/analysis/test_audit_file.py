@@ -41,11 +41,12 @@ def test_the_object_has_the_names_of_the_file(tmp_path: Path) -> None:
 
 def test_the_text() -> None:
     assert str(RunAudit.from_dict(fields())).splitlines() == [
+        "on a sample of 10 tokens; what is not seen on them is not ruled out",
         "backbone.blocks.0.mixer (DeltaNet): real parts -1.0000 to 1.0000, largest modulus 1.0000",
         "  heads below -0.9: 2 of 2 (0, 1)",
         "  heads below -0.99: 1 of 2 (1)",
         "theorem 1: met by layer, token 1, head 1: -1.0000",
-        "theorem 2: not met",
+        "theorem 2: not met on the tokens read",
         "length    256: 1.0000 right",
         "length    512: 0.7500 right",
         "at least 99% of 4 right up to length 256",

@@ -8,10 +8,10 @@ from statetrack.analysis.spectra import (
     MAX_DOTS,
     dots,
     eigenvalues,
+    eigenvalues_in_double,
     eigenvalues_on,
     gates,
     lifetime,
-    product_eigenvalues,
     product_norm,
     products,
 )
@@ -54,14 +54,30 @@ def test_eigenvalues_are_those_of_the_matrices(layer: Layer) -> None:
 def test_products_have_the_last_token_on_the_left(layer: Layer) -> None:
     transitions = transitions_of(layer)
     dense = transitions.dense()[0].double().numpy()
-    found = products(transitions, [slice(0, 3), slice(-2, None)])
-    wanted = [dense[2] @ dense[1] @ dense[0], dense[5] @ dense[4]]
-    shown = torch.diag_embed(found) if found.dim() == 3 else found
-    assert shown.numpy() == pytest.approx(np.stack(wanted), abs=1e-6)
-    values = by_size(product_eigenvalues(found))
+    found = products(transitions, [0, 3], 3)
+    wanted = [dense[2] @ dense[1] @ dense[0], dense[5] @ dense[4] @ dense[3]]
+    assert found.dense()[0].numpy() == pytest.approx(np.stack(wanted), abs=1e-6)
+    values = by_size(eigenvalues_in_double(found))
     assert values == pytest.approx(by_size(np.linalg.eigvals(wanted)), abs=1e-5)
     norms = [np.linalg.norm(matrix, 2) for product in wanted for matrix in product]
     assert product_norm(found) == pytest.approx(max(norms), abs=1e-5)
+
+
+def test_many_factors_are_multiplied_out() -> None:
+    transitions = transitions_of(DeltaProduct(8, num_heads=1, num_householders=3))
+    dense = transitions.dense()[0].double().numpy()
+    found = products(transitions, [0], 6)  # 18 factors of 8 keys
+    wanted = np.linalg.multi_dot([matrix[0] for matrix in dense[::-1]])
+    assert by_size(eigenvalues_in_double(found)) == pytest.approx(
+        by_size(np.linalg.eigvals(wanted)[None, None]), abs=1e-5
+    )
+
+
+def test_directions_that_are_left_alone_have_eigenvalue_exactly_1() -> None:
+    for layer in LAYERS[1:3]:
+        values = eigenvalues(transitions_of(layer))
+        alone = values.shape[-1] - (1 if layer is LAYERS[1] else 2)
+        assert ((values == 1).sum(axis=-1) >= alone).all()
 
 
 def test_gates_are_beta_or_the_diagonal() -> None:

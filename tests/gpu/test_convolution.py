@@ -65,13 +65,15 @@ def training_rows(rows: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], Ten
     return inputs | {"bias": draw(CHANNELS)}, offsets
 
 
-def in_pieces(
+def in_a_row(
     inputs: dict[str, Tensor], offsets: Tensor, backend: ops.Backend, use_states: bool = True
 ) -> dict[str, Tensor]:
     """Outputs and gradients by name."""
     leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-    pieces = ops.Pieces(offsets, 40)
-    y, states = ops.short_convolution(**leaves, activation="silu", pieces=pieces, backend=backend)
+    packing = ops.Packing(offsets, 40)
+    y, states = ops.short_convolution(
+        **leaves, activation="silu", cu_seqlens=packing, backend=backend
+    )
     loss = y.double().square().sum() + (states.double().sin().sum() if use_states else 0)
     grads = torch.autograd.grad(loss, list(leaves.values()))
     named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
@@ -82,18 +84,18 @@ def in_pieces(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_row_of_a_training_step(dtype: torch.dtype, use_states: bool) -> None:
     inputs, offsets = training_rows(1, dtype)
-    got = in_pieces(inputs, offsets, "triton", use_states)
+    got = in_a_row(inputs, offsets, "triton", use_states)
     exact = {name: x.double() for name, x in inputs.items()}
-    for name, want in in_pieces(exact, offsets, "reference", use_states).items():
+    for name, want in in_a_row(exact, offsets, "reference", use_states).items():
         assert relative_error(got[name], want) < (2e-5 if dtype == torch.float32 else 1e-2), name
 
 
 def test_rows_of_a_training_step_are_as_if_alone() -> None:
     """Twelve rows go in longer segments than one; their parts of the weights' gradients add up."""
     inputs, offsets = training_rows(12, torch.float32)
-    together = in_pieces(inputs, offsets, "triton")
+    together = in_a_row(inputs, offsets, "triton")
     alone = [
-        in_pieces(inputs | {"x": inputs["x"][b : b + 1]}, offsets[b : b + 1], "triton")
+        in_a_row(inputs | {"x": inputs["x"][b : b + 1]}, offsets[b : b + 1], "triton")
         for b in range(12)
     ]
     for name, got in together.items():
@@ -105,11 +107,11 @@ def test_rows_of_a_training_step_are_as_if_alone() -> None:
 def test_parts_are_those_of_the_whole() -> None:
     """q, k and v of a training step, each a tensor of its own, with gradients of their own."""
     inputs, offsets = training_rows(2, torch.bfloat16)
-    pieces, sizes = ops.Pieces(offsets, 40), (128, 128, 128)
+    packing, sizes = ops.Packing(offsets, 40), (128, 128, 128)
     found = []
     for cut in (False, True):
         leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-        options = {"activation": "silu", "pieces": pieces, "backend": "triton"}
+        options = {"activation": "silu", "cu_seqlens": packing, "backend": "triton"}
         if cut:
             parts, states = ops.short_convolution(**leaves, sizes=sizes, **options)
             assert all(part.is_contiguous() for part in parts)

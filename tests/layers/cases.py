@@ -9,19 +9,21 @@ from statetrack.layers import Layer, registry
 
 D_MODEL = 16
 SIZES: dict[str, dict[str, Any]] = {
-    "Attention": {"num_heads": 2},
+    "Attention": {"num_heads": 2, "qk_norm": "head"},
     "DeltaNet": {"num_heads": 2},
     "DeltaProduct": {"num_heads": 2, "num_householders": 3, "forget_gate": True},
     "Diagonal": {},
     "FullMatrix": {"state_dim": 5},
     "GatedDeltaNet": {"num_heads": 2},
     "GLA": {"num_heads": 2},
+    "LRU": {"state_dim": 12},
     "LSTM": {},
     "Mamba": {"d_state": 4},
-    "Mamba2": {"d_state": 6, "head_dim": 8},
+    "Mamba2": {"d_state": 6, "head_dim": 8, "num_groups": 2},
     "MLSTM": {"num_heads": 2},
     "RWKV7": {"num_heads": 2, "gate_rank": 4},
     "SLSTM": {"num_heads": 2},
+    "TTTLinear": {"num_heads": 2, "chunk": 1, "inner_norm": False},
 }
 NOT_LINEAR = ("Attention", "LSTM", "SLSTM")
 LINEAR = [name for name in SIZES if name not in NOT_LINEAR]

@@ -26,7 +26,7 @@ class Leaky(Layer):
         return self.d_model
 
     def _mix(
-        self, x: Tensor, state: dict[str, Tensor] | None, read_at: Any, pieces: Any
+        self, x: Tensor, state: dict[str, Tensor] | None, read_at: Any, packing: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         h = torch.zeros_like(x[:, 0]) if state is None else state["recurrent"]
         rows = []

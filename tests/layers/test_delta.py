@@ -1,11 +1,14 @@
-"""`value_dim`: how many columns the state of a delta layer has in each head."""
+"""The options that the delta layers share: sizes of the state, heads, norms and gates."""
 
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
 
 from statetrack.layers import Layer, registry
+from statetrack.layers._delta import DeltaFamily
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 from statetrack.ops.dense import reference
 from tests.helpers import relative_error
@@ -94,3 +97,113 @@ def test_the_registry_and_configs_know_it(name: str) -> None:
 def test_bad_sizes(name: str, value_dim: int) -> None:
     with pytest.raises(ValueError, match=f"value_dim={value_dim} must be at least 1"):
         build(name, value_dim=value_dim)
+
+
+# ------------------------------------------------------- value heads, qk_eps and the output gate
+
+MORE = {"num_value_heads": 6, "value_dim": 3, "qk_eps": 0.1, "output_gate": True}
+
+
+def by_hand(layer: DeltaFamily, x: Tensor) -> tuple[Tensor, Tensor]:
+    """One sequence, token by token and head by head, as the papers write it; no convolution."""
+    n, keys, values = layer.num_householders, layer.num_heads, layer.num_value_heads
+    dim, columns, shared = layer.head_dim, layer.value_dim, values // keys
+    state = torch.zeros(values, dim, columns, dtype=x.dtype)
+    outputs = []
+    for x_t in x:
+        q, k, v = silu(layer.qkv_proj(x_t)).split(
+            [keys * dim, n * keys * dim, n * values * columns]
+        )
+        q, k, v = q.view(keys, dim), k.view(n, keys, dim), v.view(n, values, columns)
+        beta = layer.eigen_range.width * layer.beta_proj(x_t).sigmoid().view(n, values)
+        gate = silu(layer.gate_proj(x_t)).view(values, columns) if layer.gate_proj else None
+        row = []
+        for head in range(values):
+            if layer.decay_proj is not None:
+                step = softplus(layer.decay_proj(x_t)[head] + layer.dt_bias[head])
+                state[head] = torch.exp(-layer.A_log[head].exp() * step) * state[head]
+            for j in range(n):
+                key = k[j, head // shared]
+                key = key / (key @ key + layer.qk_eps).sqrt()
+                wrong = v[j, head] - key @ state[head]
+                state[head] = state[head] + beta[j, head] * torch.outer(key, wrong)
+            query = q[head // shared]
+            y = query / (query @ query + layer.qk_eps).sqrt() @ state[head] / dim**0.5
+            y = y / (y.square().mean() + layer.norm.eps).sqrt() * layer.norm.weight
+            row.append(y if gate is None else y * gate[head])
+        outputs.append(layer.out_proj(torch.cat(row)))
+    return torch.stack(outputs), state
+
+
+@delta_layer
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_value_heads": 6}, {"qk_eps": 1e-6}, {"qk_eps": 0.3}, {"output_gate": True}, MORE],
+    ids=lambda options: "+".join(options) or "none",
+)
+def test_the_papers_equations(name: str, options: dict[str, Any], low: float) -> None:
+    layer = build(name, conv_size=0, eigen_range=(low, 1.0), **options)
+    assert isinstance(layer, DeltaFamily)
+    x = sequence(7)
+    with torch.no_grad():
+        y, state = layer(x)
+        for row in range(2):
+            want, end = by_hand(layer, x[row])
+            assert relative_error(y[row], want) < 1e-12
+            assert relative_error(state["recurrent"][row], end) < 1e-12
+
+
+@delta_layer
+def test_more_value_heads_in_state_steps_and_transitions(name: str) -> None:
+    layer, x = build(name, **MORE), sequence(9)
+    _, start = layer(sequence(4, seed=3))
+    whole, end = layer(x, start)
+    assert end["recurrent"].shape == (2, 6, KEY, 3)
+    assert sum(part[0].numel() for part in end.values()) == layer.state_size
+    seen = layer.transitions(x, start)
+    matrices, writes = (
+        part.transpose(1, 2).flatten(0, 1) for part in (seen.dense(), seen.writes())
+    )
+    _, got = reference.matrix_scan(matrices, start["recurrent"].flatten(0, 1), writes)
+    assert relative_error(got, end["recurrent"].flatten(0, 1)) < 1e-9
+    assert (seen.eigenvalues().abs() <= 1).all()
+    state = start
+    for t in range(9):
+        y, state = layer.step(x[:, t], state)
+        assert relative_error(y, whole[:, t]) < 1e-9
+
+
+@delta_layer
+def test_more_value_heads_in_packed_sequences_and_gradients(name: str) -> None:
+    layer, x = build(name, **MORE), sequence(9, batch=1).requires_grad_()
+    packed, _ = layer(x, cu_seqlens=torch.tensor([0, 4, 9]))
+    alone = torch.cat([layer(x[:, :4])[0], layer(x[:, 4:])[0]], dim=1)
+    assert relative_error(packed, alone) < 1e-12
+    leaves = [x, *layer.parameters()]
+    wanted = torch.autograd.grad(alone.cos().sum(), leaves)
+    for have, want in zip(torch.autograd.grad(packed.cos().sum(), leaves), wanted, strict=True):
+        assert want.abs().max() > 0
+        assert relative_error(have, want) < 1e-9
+
+
+@delta_layer
+def test_keys_are_normalised_in_float32(name: str) -> None:
+    """Keys that were rounded to bfloat16 after normalising would be off by 1e-3."""
+    layer, x = build(name, qk_eps=1e-6, conv_size=0).float(), sequence(5).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        k = layer.transitions(x).k
+    assert k.dtype == torch.float32
+    assert (k.norm(dim=-1) - 1).abs().max() < 1e-4
+
+
+@delta_layer
+def test_options_are_shown_and_bad_ones_refused(name: str) -> None:
+    text = repr(build(name, **MORE))
+    for option, value in MORE.items():
+        assert f"{option}={value}" in text
+    for wrong in (3, 0):
+        with pytest.raises(ValueError, match=f"num_value_heads={wrong} must be a multiple of num"):
+            build(name, num_value_heads=wrong)
+    with pytest.raises(ValueError, match="qk_eps=-1.0 must be at least 0"):
+        build(name, qk_eps=-1.0)

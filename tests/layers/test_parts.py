@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from statetrack.layers.parts import in_halves, linear
+from statetrack.layers.parts import RMSNorm, in_halves, linear
 
 
 class Doubled(nn.Module):
@@ -39,3 +39,13 @@ def test_halves_are_those_of_the_module_whatever_was_done_to_it(how: str) -> Non
     torch.testing.assert_close(whole, first, rtol=1e-12, atol=1e-12)
     wanted = torch.stack([second[0, 3:], second[1, 1:2]])
     torch.testing.assert_close(some, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_rms_norm_of_groups_is_that_of_each_alone() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 6, generator=g, dtype=torch.float64)
+    whole = RMSNorm(6, eps=0.1, groups=2).double()
+    nn.init.normal_(whole.weight, generator=g)
+    part = RMSNorm(3, eps=0.1).double()
+    want = torch.cat([part(half) for half in x.chunk(2, dim=-1)], dim=-1) * whole.weight
+    torch.testing.assert_close(whole(x), want, rtol=1e-12, atol=1e-12)

@@ -1,11 +1,15 @@
 """The block: hybrids, dropout, and each layer's place in the stack."""
 
+import pickle
+
 import pytest
 import torch
 
 from statetrack.layers import SLSTM
-from statetrack.models import Backbone
+from statetrack.models import Backbone, BackboneConfig, Mixer
+from tests.helpers import relative_error
 from tests.layers.cases import D_MODEL
+from tests.layers.foreign import Leaky
 from tests.models.cases import backbone
 
 X = torch.randn(2, 6, D_MODEL, generator=torch.Generator().manual_seed(0))
@@ -31,8 +35,10 @@ def test_a_layer_is_told_its_place() -> None:
 
 
 def test_rows_are_packed_where_all_layers_take_them() -> None:
-    assert build("DeltaNet", "Mamba").packs
-    assert not build("DeltaNet", "GLA").packs
+    model = build("DeltaNet", "Mamba", "GLA", "Attention")
+    assert model.packs
+    model.blocks[1].mixer = Leaky(D_MODEL)
+    assert not model.packs
 
 
 def test_no_dropout_is_nothing_at_all() -> None:
@@ -63,3 +69,27 @@ def test_dropout_is_drawn_by_the_generator() -> None:
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_norms_after_mixer_and_mlp() -> None:
+    """x + norm(mixer(x)), then x + norm(mlp(x)); blocks of both kinds in one stack."""
+    mixers = [
+        Mixer(layer="DeltaNet", options={"num_heads": 2}, norm=n) for n in ("before", "after")
+    ]
+    config = BackboneConfig(mixers=mixers, d_model=16, mlp_dim=24, final_norm=False)
+    assert BackboneConfig.from_json(config.to_json()) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert "norm" not in mixers[0].essence() and mixers[1].essence()["norm"] == "after"
+    model = Backbone(config)
+    model.reset_parameters(torch.Generator().manual_seed(0))
+    model.double()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    first, second = model.blocks
+    x1 = x + first.mixer(first.mixer_norm(x))[0]
+    x1 = x1 + first.mlp(first.mlp_norm(x1))
+    wanted = x1 + second.mixer_norm(second.mixer(x1)[0])
+    wanted = wanted + second.mlp_norm(second.mlp(wanted))
+    assert relative_error(model(x)[0], wanted) < 1e-12
+    folded = [norm for norm, _ in second.folds()]
+    assert second.mixer_norm not in folded and second.mlp_norm not in folded
+    assert second.mixer.norm in folded

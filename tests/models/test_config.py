@@ -45,6 +45,7 @@ def test_the_plain_form_of_a_mixer() -> None:
     assert Mixer.of(("Diagonal", {"eigen_range": (0, 1)})).to_dict() == {
         "layer": "Diagonal",
         "options": {"eigen_range": [0.0, 1.0], "backend": "auto"},
+        "norm": "before",
     }
 
 
@@ -218,24 +219,33 @@ def test_every_field_of_a_backbone_reaches_the_model(field: str) -> None:
     assert differ(small("DeltaNet"), small("DeltaNet", **{field: FIELD_CHANGES[field]}))
 
 
-OPTION_CHANGES: dict[str, Any] = {
+OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
     "num_heads": 4,
     "eigen_range": (0.0, 1.0),
     "head_dim": 4,
     "value_dim": 3,
     "conv_size": 2,
-    "qk_silu": False,
     "norm_eps": 0.5,
+    "num_value_heads": 4,
+    "qk_eps": 0.5,
     "num_householders": 2,
-    "forget_gate": False,
     "state_dim": 6,
     "expand_k": 1.0,
     "gate_rank": 3,
+    "r_min": 0.5,
+    "r_max": 0.5,
+    "max_phase": 0.1,
+    "chunk": 2,
     "d_state": 5,
+    "num_groups": 4,
     "expand": 3,
     "dt_rank": 3,
     "block_size": 2,
-    "rotary": False,
+    "num_kv_heads": 1,
+    "window": 3,
+    "rotary_base": 100.0,
+    "rotary_dim": 4,
+    "qk_norm": "all_heads",
 }
 ALL_OPTIONS = [
     (name, option) for name in SIZES for option in registry.options(registry.get(name), {})
@@ -254,7 +264,9 @@ def test_every_option_reaches_the_layer(name: str, option: str) -> None:
         with pytest.raises(ValueError, match="takes no eigen_range"):
             small(name, mixers=[(name, SIZES[name] | {option: (-1.0, 1.0)})])
         return
-    changed = [(name, SIZES[name] | {option: OPTION_CHANGES[option]})]
+    before = registry.options(registry.get(name), SIZES[name])[option]
+    value = not before if isinstance(before, bool) else OPTION_CHANGES[option]
+    changed = [(name, SIZES[name] | {option: value})]
     assert differ(small(name), small(name, mixers=changed))
 
 

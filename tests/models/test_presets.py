@@ -1,8 +1,16 @@
 """The paper's models: sizes as published."""
 
 import pytest
+import torch
 
-from statetrack.models import Tagger, TaggerConfig, paper_config
+from statetrack.models import (
+    CausalLM,
+    CausalLMConfig,
+    Tagger,
+    TaggerConfig,
+    lm_config,
+    paper_config,
+)
 from tests.layers.foreign import Leaky
 
 
@@ -49,3 +57,42 @@ def test_a_class_of_your_own() -> None:
 def test_impossible_sizes_are_refused(sizes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         paper_config("DeltaNet", vocab_size=3, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "size", "millions"),
+    [
+        ("DeltaNet", "340M", 374.36),
+        ("DeltaNet", "1.3B", 1365.68),
+        ("GatedDeltaNet", "340M", 379.76),
+        ("DeltaProduct", "340M", 425.09),
+        ("GLA", "340M", 374.48),
+        ("Mamba", "340M", 385.57),
+        ("Mamba", "1.3B", 1400.28),
+        ("Mamba2", "340M", 382.39),
+        ("Attention", "340M", 373.87),
+        ("Attention", "1.3B", 1364.30),
+        ("DeltaNet", "60M", 73.78),
+    ],
+)
+def test_sizes_of_language_models(mixer: str, size: str, millions: float) -> None:
+    assert parameters(lm_config(mixer, size)) == pytest.approx(1e6 * millions, rel=1e-4)
+
+
+def test_released_mamba_has_as_many_parameters() -> None:
+    """state-spaces/mamba-370m: 371,516,416, with its vocabulary padded to 50,280."""
+    config = lm_config("Mamba", "340M", vocab_size=50_280, tie_embeddings=True)
+    assert parameters(config) == 371_516_416
+
+
+def test_options_reach_the_layer_of_a_language_model() -> None:
+    config = lm_config("DeltaNet", "20M", eigen_range=(0.0, 1.0), num_heads=6)
+    options = config.backbone.mixers[0].options
+    assert options["eigen_range"] == (0.0, 1.0) and options["num_heads"] == 6
+    with pytest.raises(ValueError, match="340M"):
+        lm_config("DeltaNet", "340m")
+
+
+def parameters(config: CausalLMConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in CausalLM(config).parameters())

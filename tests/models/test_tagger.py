@@ -57,7 +57,7 @@ def test_a_hybrid_runs_cut_and_step() -> None:
     scores, state = model(TOKENS)
     assert [set(part) for part in state] == [
         {"recurrent", "conv"},
-        {"k", "v", "real"},
+        {"k", "v", "time"},
         {"recurrent", "conv"},
         {"recurrent"},
     ]

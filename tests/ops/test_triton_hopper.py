@@ -12,7 +12,7 @@ from tests.ops.interpreter import INTERPRETED
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
 rows_and_pieces = pytest.mark.parametrize(
-    "cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "pieces"]
+    "cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "packed"]
 )
 
 
@@ -87,13 +87,14 @@ def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
     assert stack <= 128
 
 
+@rows_and_pieces
 @pytest.mark.parametrize(
     "vector", mostly_slow([True, False], fast=[True]), ids=["vector", "scalar"]
 )
 @pytest.mark.parametrize(
     ("key", "value"), mostly_slow([(32, 32), (64, 64), (64, 65), (128, 128)], fast=[(32, 32)])
 )
-def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> None:
+def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool, cut: str) -> None:
     import triton.language as tl
 
     from statetrack.ops.linear_attention.triton import recurrent as la
@@ -101,20 +102,21 @@ def test_linear_attention_fits_on_hopper(key: int, value: int, vector: bool) -> 
     shape = {"K": key, "V": value, "PV": la._padded(value), "SCALE": 1.0, "VECTOR": vector}
     keys, values, warps = la._forward_tile(key, value)
     tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
-    types = "*bf16 *bf16 *bf16 *bf16 - *bf16 *fp32 *fp32 i32 i32 i32 i32"
+    types = f"*bf16 *bf16 *bf16 *bf16 - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 i32"
     rest = {"SAVE": True, "EVERY": la.KEEP_EVERY}
     stack, _ = for_hopper(la._forward_kernel, types, warps, **shape, **tile, **rest)
     assert stack == 0
     keys, values, warps = la._backward_tile(key, value)
     tile = {"BK": keys, "BV": values, "NV": -(-value // values), "COMPUTE": tl.float32}
     types = "*bf16 *bf16 *bf16 *bf16 - *fp32 *bf16 *fp32 *bf16 *bf16 *bf16 *bf16 -"
-    types += " i32 i32 i32 i32"
+    types += f" {cut} i32 i32 i32 i32 i32"
     stack, _ = for_hopper(la._backward_kernel, types, warps, **shape, **tile)
     assert stack == 0
 
 
+@rows_and_pieces
 @pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
-def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
+def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     from statetrack.ops.linear_attention.triton import chunked as chunks
 
     size, count, x = 128, chunks.CHUNK, f"*{dtype}"
@@ -123,49 +125,71 @@ def test_attention_chunks_fit_on_hopper(dtype: str) -> None:
     tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
     keys, options = chunks._scores_tile(size, precision["PRECISION"])
     warps = options["num_warps"]
-    types = f"{x} {x} {x} {x} {x} *fp32 *fp32 i32 i32"
+    types = f"{x} {x} {x} {x} {x} *fp32 *fp32 {cut} i32 i32 i32"
     made = [for_hopper(chunks._scores_kernel, types, warps, **tree, BK=keys, **precision)]
     keys, values, warps, _ = chunks._states_tile(size, size)
     for key, reverse in (("*fp32", False), (x, True)):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
-        types = f"{key} {x} *fp32 - {x} *fp32 i32 i32 i32"
+        types = f"{key} {x} *fp32 - {x} *fp32 {cut} i32 i32 i32 i32"
         made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
     keys, values, warps, _ = chunks._outputs_tile(size, size)
     for key, reverse in ((x, False), ("*fp32", True)):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse}
-        types = f"{key} {x} {x} {x} {x} i32 i32 i32"
+        types = f"{key} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
         made += [for_hopper(chunks._outputs_kernel, types, warps, **shape, **tile, **precision)]
     keys, values, warps, _ = chunks._ends_tile(size, size, precision["PRECISION"])
+    tile = {"BV": chunks._block(size, 64)}
+    types = f"{x} {x} {x} {cut} i32 i32 i32"
+    pairs = shape | tile
+    del pairs["K"]
+    made += [for_hopper(chunks._pairs_kernel, types, 4, **pairs, **precision)]
     tile = {"BK": keys, "BV": values}
-    types = f"{x} {x} {x} {x} {x} {x} *fp32 i32 i32 i32"
+    types = f"{x} {x} {x} {x} {x} {x} *fp32 {cut} i32 i32 i32 i32"
     made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
     keys, options = chunks._gates_tile(size, precision["PRECISION"])
     warps = options["num_warps"]
-    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} i32 i32 i32 i32"
+    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} {cut} i32 i32 i32 i32 i32"
     made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
     assert all(shared <= SHARED_MEMORY for _, shared in made)
 
 
 @rows_and_pieces
-@pytest.mark.parametrize("weights", mostly_slow(["*fp32", "*bf16"], fast=["*fp32"]))
-def test_convolution_fits_on_hopper(weights: str, cut: str) -> None:
+@pytest.mark.parametrize(
+    ("weights", "start"),
+    mostly_slow([("*fp32", "-"), ("*fp32", "*fp32"), ("*bf16", "-")], fast=[("*fp32", "*fp32")]),
+)
+def test_convolution_fits_on_hopper(weights: str, start: str, cut: str) -> None:
     import triton.language as tl
 
     from statetrack.ops.convolution import triton as convolution
 
     tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
     rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
-    types = f"*bf16 {weights} {weights} - *bf16 *fp32 {cut} i32 i32 i32 i32 - - i32 i32"
+    types = f"*bf16 {weights} {weights} {start} *bf16 *fp32 {cut} i32 i32 i32 i32 - - i32 i32"
     stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
     assert stack == 0
-    types = f"*bf16 {weights} {weights} - *bf16 *fp32 *bf16 *fp32 *fp32 {cut}"
+    types = f"*bf16 {weights} {weights} {start} *bf16 *fp32 *bf16 {start} *fp32 {cut}"
     types += " i32 i32 i32 i32 i32 - - i32 i32"
     stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
     assert stack == 0
 
 
+@rows_and_pieces
+def test_diagonal_fits_on_hopper(cut: str) -> None:
+    from statetrack.ops.diagonal import triton as diagonal
+
+    x = "*fp32"
+    for complex_ in (False, True):
+        tile = {"BLOCK": diagonal.BLOCK, "COMPLEX": complex_}
+        types = f"{x} {x} {x} {x} {x} {cut} i32 i32 i32"
+        assert for_hopper(diagonal._forward_kernel, types, 1, **tile)[0] == 0
+        types = f"{x} {x} {x} {x} {x} {x} {x} {x} {cut} i32 i32 i32"
+        assert for_hopper(diagonal._backward_kernel, types, 1, **tile)[0] == 0
+
+
+@rows_and_pieces
 @pytest.mark.parametrize("size", mostly_slow([32, 64], fast=[32]))
-def test_slstm_fits_on_hopper(size: int) -> None:
+def test_slstm_fits_on_hopper(size: int, cut: str) -> None:
     import triton.language as tl
 
     from statetrack.ops.slstm import triton as slstm
@@ -173,9 +197,9 @@ def test_slstm_fits_on_hopper(size: int) -> None:
     shape = {"D": size, "BD": size, "ROWS": slstm.ROWS, "EXACT": False, "COMPUTE": tl.float32}
     shape["ON_CHIP"] = size <= slstm.ON_CHIP_SIZE
     warps = slstm._warps(size)
-    types = "*fp32 *fp32 - *fp32 *fp32 *fp32 i32 i32 i32"
+    types = f"*fp32 *fp32 - *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32"
     _, shared = for_hopper(slstm._forward_kernel, types, warps, **shape, SAVE=True)
     assert shared <= SHARED_MEMORY
-    types = "*fp32 *fp32 - *fp32 *fp32 *fp32 *fp32 - i32 i32 i32"
+    types = f"*fp32 *fp32 - *fp32 *fp32 *fp32 *fp32 - {cut} i32 i32 i32 i32"
     _, shared = for_hopper(slstm._backward_kernel, types, warps, **shape)
     assert shared <= SHARED_MEMORY

@@ -18,7 +18,7 @@ from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends, normal
 from tests.ops.interpreter import FILES, INTERPRETED, expect_interpreted
 from tests.ops.test_against_reference import expect_match, single, with_grads
-from tests.ops.test_packing import OTHER_CUTS, PIECEWISE, expect_pieces, in_pieces
+from tests.ops.test_packing import OTHER_CUTS, expect_no_leak, expect_pieces, in_a_row
 
 pytest.importorskip("triton")
 
@@ -106,36 +106,76 @@ else:
         """The form for long sequences, which computes in float32: up to three chunks here."""
         from statetrack.ops.linear_attention.triton import choose, chunked
 
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype: True)
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
         monkeypatch.setattr(chunked, "CHUNK", 16)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         low = single(case.inputs(time, state=state))
         exact = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=exact, tol=2e-6)
 
-    @pytest.mark.parametrize("case", mostly_slow(PIECEWISE, fast=PIECEWISE[:1]), ids=str)
-    def test_pieces_at_once(case: Case) -> None:
-        expect_pieces(case, "triton")
+    @pytest.mark.parametrize("case", mostly_slow(INTERPRETABLE, fast=ONE_PER_OP), ids=str)
+    @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))
+    def test_pieces_at_once(case: Case, state: bool) -> None:
+        expect_pieces(case, "triton", state=state)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("case", PIECEWISE, ids=str)
+    @one_per_op
+    def test_pieces_do_not_leak(case: Case) -> None:
+        expect_no_leak(case, "triton")
+
+    @pytest.mark.parametrize("label", mostly_slow(["vector", "scalar"], fast=["vector"]))
+    def test_pieces_from_saved_states(label: str) -> None:
+        """Long enough that linear attention saves states, those of neighbours side by side."""
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        cuts = [[0, 17, 26, 26, 27], [0, 0, 10, 18, 27]]
+        expect_pieces(case, "triton", state=True, cuts=cuts)
+
+    @pytest.mark.parametrize(
+        ("label", "state"),
+        mostly_slow(
+            [("vector-long", True), ("vector", False), ("scalar-long", True), ("scalar", False)],
+            fast=[("vector-long", True)],
+        ),
+    )
+    def test_pieces_in_chunks(label: str, state: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Chunks end where a sequence does; there are places for chunks that stay empty."""
+        from statetrack.ops.linear_attention.triton import choose, chunked
+
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        cuts = [[0, 33, 33, 34, 40], [0, 0, 7, 23, 40]]
+        expect_pieces(case, "triton", state=state, cuts=cuts, dtype=torch.float32, error=5e-6)
+
+    @pytest.mark.slow
+    def test_pieces_in_chunks_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+        from statetrack.ops.linear_attention.triton import choose, chunked
+
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
+        expect_no_leak(next(c for c in CASES if c.op == "linear_attention"), "triton")
+
+    @pytest.mark.slow
+    @kernels
     def test_pieces_of_many_runs(case: Case) -> None:
         """vmap folds the runs into the batch, and every run keeps its own cuts."""
-        stacks = [in_pieces(case, seed, offsets) for seed, offsets in enumerate(OTHER_CUTS)]
+        stacks = [in_a_row(case, seed, offsets) for seed, offsets in enumerate(OTHER_CUTS)]
         stacked = {name: torch.stack([s[name] for s, _ in stacks]) for name in stacks[0][0]}
         leaves = {name: x.clone().requires_grad_() for name, x in stacked.items()}
-        offsets = torch.stack([pieces.offsets for _, pieces in stacks])
+        offsets = torch.stack([packing.offsets for _, packing in stacks])
 
         def run(inputs: dict[str, torch.Tensor], offsets: torch.Tensor) -> torch.Tensor:
-            pieces = ops.Pieces(offsets, 7)
-            y, _ = getattr(ops, case.op)(**inputs, **case.options, pieces=pieces, backend="triton")
+            packing = ops.Packing(offsets, 7)
+            y, _ = getattr(ops, case.op)(
+                **inputs, **case.options, cu_seqlens=packing, backend="triton"
+            )
             return y
 
         y = torch.vmap(run)(leaves, offsets)
         grads = torch.autograd.grad(y.square().sum(), list(leaves.values()))
-        for r, (inputs, pieces) in enumerate(stacks):
+        for r, (inputs, packing) in enumerate(stacks):
             alone = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-            wanted = run(alone, pieces.offsets)
+            wanted = run(alone, packing.offsets)
             expected = torch.autograd.grad(wanted.square().sum(), list(alone.values()))
             assert relative_error(y[r], wanted) < 1e-12
             for got, want in zip(grads, expected, strict=True):
@@ -147,7 +187,7 @@ else:
         """A NaN shows from its token on, not in the tokens of its chunk before it."""
         from statetrack.ops.linear_attention.triton import choose, chunked
 
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype: True)
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
         monkeypatch.setattr(chunked, "CHUNK", 16)
         case = next(c for c in CASES if c.op == "linear_attention")
         inputs = single(case.inputs(20))
@@ -177,6 +217,7 @@ else:
         for state in (True, False):
             inputs = case.inputs(3, state=state)
             expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+            expect_pieces(case, "triton", state=state, cuts=[[0, 2, 2, 5], [0, 0, 1, 5]])
 
     @pytest.mark.slow
     def test_keys_taken_as_they_are() -> None:
@@ -294,9 +335,8 @@ else:
 
         registered = torch.ops.statetrack
         x = {name: t.requires_grad_() for name, t in CASES[0].inputs(1).items()}
-        torch.library.opcheck(
-            registered.diagonal_scan_triton.default, (x["decay"], x["inputs"], x["initial_state"])
-        )
+        args = (x["decay"], x["inputs"], x["initial_state"], None)
+        torch.library.opcheck(registered.diagonal_scan_triton.default, args)
         case = next(case for case in CASES if case.label == "three-gated")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         args = (x["q"], x["k"], x["v"], x["beta"], x["decay"], True, 2.0, x["initial_state"], True)
@@ -314,11 +354,11 @@ else:
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         R = x["R"].detach()[None].requires_grad_()
         torch.library.opcheck(
-            registered.slstm_scan_triton.default, (x["gates"], R, x["initial_state"], True)
+            registered.slstm_scan_triton.default, (x["gates"], R, x["initial_state"], True, None)
         )
         case = next(case for case in CASES if case.op == "linear_attention")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
-        args = (x["q"], x["k"], x["v"], x["decay"], 0.7, x["initial_state"], True)
+        args = (x["q"], x["k"], x["v"], x["decay"], 0.7, x["initial_state"], True, None, 2)
         torch.library.opcheck(registered.linear_attention_triton.default, args)
         case = next(case for case in CASES if case.op == "short_convolution")
         x = {name: t.requires_grad_() for name, t in case.inputs(3).items()}

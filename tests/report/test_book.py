@@ -15,8 +15,8 @@ from statetrack.experiments import EXPERIMENTS
 from statetrack.experiments.plan import Plan
 from statetrack.experiments.summary import PAGES, plans
 from statetrack.report import write_book
-from statetrack.report.cells import KEYS, cells, summary_row
-from statetrack.runs import find_runs
+from statetrack.report.cells import KEYS, cells, summary_rows
+from statetrack.runs import Record, find_runs
 from statetrack.runs.archive import store
 from statetrack.runs.folder import run_folders
 from statetrack.training import RunConfig
@@ -142,10 +142,34 @@ def test_summary_has_one_row_for_each_cell(root: Path) -> None:
     assert other["spread"] is None and other["seeds"] == 1
 
 
+def test_summary_of_an_applied_task_has_rows_by_length_and_by_operations(tmp_path: Path) -> None:
+    """Puzzles of up to 16 presses have 32 tokens; octaves 17..32 and 33..64."""
+    model = replace(tiny.model(), vocab_size=19, num_classes=2)
+    settings = replace(parity().evaluation, task=None, lengths=(32, 32), test_lengths=None)
+    runs = []
+    for seed, share in ((0, 0.5), (1, 0.7)):
+        config = parity(seed, task="lights_out", model=model, lengths=(1, 16), evaluation=settings)
+        rows = [Record(4, "validation", "scaled_accuracy", 2 * share - 1)]
+        for length, value, count in ((10, 0.0, 9), (20, 1.0, 1), (30, share, 3), (50, share, 2)):
+            rows.append(Record(4, "test", "accuracy", value, length, count=count))
+        rows.append(Record(2, "test", "accuracy", 0.1, 20, count=5))  # an earlier test
+        rows.append(Record(4, "test", "accuracy", share / 2, count=5, operations=4))
+        runs.append(write_run(tmp_path / "toy-paper-ran", config, rows))
+    (cell,) = cells(toy_plan(configs=tuple(run.config for run in runs)), runs)
+    overall, *places = summary_rows(cell, tmp_path)
+    assert (overall["metric"], overall["length"]) == ("scaled_accuracy", None)
+    assert all(tuple(row) == KEYS and row["metric"] == "accuracy" for row in places)
+    found = {(row["length"], row["operations"]): row["best"] for row in places}
+    assert found == {(32, None): pytest.approx(0.775), (64, None): 0.7, (None, 4): 0.35}
+    assert places[1]["median"] == pytest.approx(0.6) and places[1]["seeds"] == 2
+    assert places[1]["spread"] == pytest.approx(0.2)
+    assert {row["record"] for row in places} == {overall["record"]}
+
+
 def test_householder_factors_are_part_of_the_models_name() -> None:
     model = tiny.model("DeltaProduct", num_heads=2, num_householders=3, conv_size=0)
     (cell,) = cells(toy_plan(configs=(parity(model=model),)), [])
-    assert summary_row(cell, Path("results"))["model"] == "DeltaProduct n=3"
+    assert summary_rows(cell, Path("results"))[0]["model"] == "DeltaProduct n=3"
 
 
 def test_numbers_are_links_and_empty_cells_have_their_command(root: Path) -> None:

@@ -1,12 +1,14 @@
 """Records: every line is a number with its labels, or its file and line are named."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from statetrack.runs.archive import numbers_of
 from statetrack.runs.files import checksum_of
-from statetrack.runs.records import JsonLines, Record, read_records
+from statetrack.runs.records import JsonLines, Record, parse_records, read_records
 from tests.runs.folders import rows
 
 LONG = Record(3, "test", "accuracy", 0.25, length=8, length_min=5, count=64)
@@ -91,3 +93,21 @@ def test_sync_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     lines.sync()
     lines.close()
     assert [(s.st_ino, s.st_size) for s in synced] == [(path.stat().st_ino, path.stat().st_size)]
+
+
+def test_numbers_by_operations_are_not_overall() -> None:
+    row = Record(4, "test", "accuracy", 0.5, operations=8, count=3)
+    assert json.loads(row.to_json())["operations"] == 8 and not row.overall
+    assert "operations" not in Record(4, "test", "accuracy", 0.5).to_json()
+    assert Record(4, "test", "accuracy", 0.5).overall
+    assert next(parse_records([row.to_json().encode() + b"\n"])) == row
+
+
+def test_an_archive_keeps_numbers_by_operations_apart() -> None:
+    overall = [Record(step, "test", "accuracy", 0.1 * step) for step in (1, 2)]
+    by_length = [Record(2, "test", "accuracy", 0.3, length=n) for n in (1, 2)]
+    deep = [Record(2, "test", "accuracy", 0.4, operations=n) for n in (0, 1)]
+    series, places = numbers_of([*overall, *by_length, *deep])
+    assert [columns["step"] for columns in series] == [[1, 2]]
+    assert [columns.get("length") for columns in places] == [[1, 2], None]
+    assert [columns.get("operations") for columns in places] == [None, [0, 1]]

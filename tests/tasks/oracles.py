@@ -8,8 +8,11 @@ import torch
 
 from statetrack import tasks
 from statetrack.tasks import IGNORE, Batch, Task
+from statetrack.tasks._registry import _APPLIED
 
 NAMES = [*tasks.available(), "regex:(ab)*"]
+APPLIED = [name for name in NAMES if name in _APPLIED]
+"""Their answers and sizes are checked in `applied/`."""
 
 
 def draw(

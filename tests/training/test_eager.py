@@ -58,7 +58,7 @@ class Sum(layers.Layer):
         self.gain = gain
         self.proj = nn.Linear(d_model, d_model, bias=False)
 
-    def _mix(self, x, state, read_at, pieces):  # type: ignore[no-untyped-def]
+    def _mix(self, x, state, read_at, packing):  # type: ignore[no-untyped-def]
         before = 0 if state is None else state["recurrent"][:, None]
         y = before + self.gain * self.proj(x).cumsum(1)
         return y, {"recurrent": y[:, -1]}

@@ -29,9 +29,9 @@ def test_every_sequence_lies_in_its_piece(name: str, spare: int | None) -> None:
     got = packed(batch, runs=RUNS, room=room)
     assert got.tokens.shape == (RUNS, 1, room) and got.offsets is not None
     for run in range(RUNS):
-        pieces = ops.Pieces(got.offsets[run], got.longest)
+        packing = ops.Packing(got.offsets[run], got.longest)
         with ops.check_values():  # the offsets rise from 0 to the end, no piece is too long
-            ops.short_convolution(torch.zeros(1, room, 1), torch.ones(1, 1), pieces=pieces)
+            ops.short_convolution(torch.zeros(1, room, 1), torch.ones(1, 1), cu_seqlens=packing)
         for b in range(BATCH):
             first, end = got.offsets[run, 0, b : b + 2]
             row = batch.tokens[run * BATCH + b, : sizes[run, b]]
@@ -52,7 +52,7 @@ def test_the_same_scores_as_padded(mixer: str) -> None:
         together, _ = model(
             ends.tokens[run],
             read_at=ends.read_at[run],
-            pieces=ops.Pieces(ends.offsets[run], ends.longest),
+            cu_seqlens=ops.Packing(ends.offsets[run], ends.longest),
         )
         torch.testing.assert_close(together[0], alone[:, 0], rtol=1e-9, atol=1e-12)
         assert torch.equal(ends.targets[run, 0], rows.targets[run, :, 0])
@@ -85,8 +85,8 @@ def test_layers_without_such_kernels_say_so() -> None:
     config = paper_config("SLSTM", vocab_size=3, num_layers=1, d_model=16)
     model = Tagger(config, generator=torch.Generator().manual_seed(0))
     tokens = torch.zeros(1, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match="SLSTM has no kernel for pieces"):
-        model(tokens, pieces=ops.Pieces(torch.tensor([[0, 2, 4]]), 2))
+    with pytest.raises(ValueError, match="SLSTM does not take packed sequences"):
+        model(tokens, cu_seqlens=ops.Packing(torch.tensor([[0, 2, 4]]), 2))
 
 
 @pytest.mark.parametrize("dense", [True, False])

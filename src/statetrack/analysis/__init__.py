@@ -4,6 +4,8 @@ audit(model, ...)                 A(x) of a model on one word, and what the theo
 audit_run(run), read_audit(run)   the same of a trained run, and audit.json in its folder
 horizon(model, task, lengths)     accuracy at lengths far beyond training
 lifetime(modulus)                 tokens until an eigenvalue has faded
+extract(model, task)              the finite machine that a model has learnt
+difference(machine, other)        a shortest word on which two machines differ
 """
 
 from statetrack.analysis.audit import Audit as Audit
@@ -12,6 +14,15 @@ from statetrack.analysis.audit import LayerAudit as LayerAudit
 from statetrack.analysis.audit import audit as audit
 from statetrack.analysis.audit_file import RunAudit as RunAudit
 from statetrack.analysis.audit_file import read_audit as read_audit
+from statetrack.analysis.black_box import BlackBox as BlackBox
+from statetrack.analysis.black_box import black_box as black_box
+from statetrack.analysis.extract import Attempt as Attempt
+from statetrack.analysis.extract import Difference as Difference
+from statetrack.analysis.extract import Disagreement as Disagreement
+from statetrack.analysis.extract import Extraction as Extraction
+from statetrack.analysis.extract import difference as difference
+from statetrack.analysis.extract import extract as extract
+from statetrack.analysis.extract import extractions as extractions
 from statetrack.analysis.horizons import exact_to as exact_to
 from statetrack.analysis.horizons import horizon as horizon
 from statetrack.analysis.run_audit import audit_run as audit_run

@@ -20,22 +20,24 @@ from torch import Tensor, nn
 
 from statetrack._typing import Int
 from statetrack.analysis.observe import Observed, observe
-from statetrack.analysis.periods import PeriodCheck, period_checks
+from statetrack.analysis.periods import MAX_PERIODS, PeriodCheck, period_checks
 from statetrack.analysis.spectra import (
+    MAX_FACTORS,
     ComplexArray,
     FloatArray,
     eigenvalues,
+    eigenvalues_in_double,
     gates,
     lifetime,
-    product_eigenvalues,
     product_norm,
     products,
 )
 from statetrack.automata import Machine
-from statetrack.automata.machine import Word
+from statetrack.automata.machine import IntArray, Word
 from statetrack.compiler.network import CompiledRNN
 from statetrack.config import Config
 from statetrack.layers import Layer
+from statetrack.layers.transitions import DiagonalTransitions, HouseholderTransitions
 from statetrack.models import Tagger
 
 if TYPE_CHECKING:
@@ -44,8 +46,14 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "Finding", "LayerAudit", "audit"]
 
 TOLERANCE = 1e-3  # a double eigenvalue splits by the root of a rounding error
-MAX_WINDOWS = 64
-MAX_PROBE = 256
+RESOLUTION = 1e-6
+"""An eigenvalue of a float32 transition that is nearer to 1, or to the circle, may be on it."""
+MIN_PROBE, MAX_PROBE = 64, 4096
+"""Tokens of the word that is read if none is given: twice as many as there are, within these."""
+MAX_WINDOWS = 256
+"""Of products that have to be multiplied out; others are all looked at."""
+MAX_NORMS = 64
+"""Products whose norm is looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +71,7 @@ class Finding(Config):
 
     def __str__(self) -> str:
         if not self.weak:
-            return "not met"
+            return "not met on the tokens read"
         return f"met {'' if self.strong else 'only weakly '}by {self.where}"
 
 
@@ -78,8 +86,11 @@ class LayerAudit:
         gates: `[time, numbers]`, β of every Householder, or the diagonal a itself.
         gate_name: `"beta"` or `"a"`.
         window: how many consecutive tokens the products below have.
-        products: `[windows, heads, key]`, eigenvalues of A(x_{t+window-1}) … A(x_t) for t = 0, 1, …
-        growth: the largest entry of a product in norm, which eigenvalues do not show.
+        products: `[windows, heads, key]`, eigenvalues of A(x_{t+window-1}) … A(x_t) for the times t
+            in `starts`.
+        starts: all times, or where there are too many, some at equal distances.
+        growth: the largest norm of a product, which eigenvalues do not show; of at most `MAX_NORMS`
+            of them.
     """
 
     name: str
@@ -89,7 +100,13 @@ class LayerAudit:
     gate_name: str
     window: int
     products: ComplexArray
+    starts: IntArray
     growth: float
+
+    @property
+    def num_windows(self) -> int:
+        """How many products there are, looked at or not."""
+        return len(self.eigenvalues) - self.window + 1
 
     @property
     def lowest(self) -> float:
@@ -98,9 +115,13 @@ class LayerAudit:
 
     @property
     def lifetime(self) -> float:
-        """Tokens until the slowest eigenvalue that is not 1 has faded to a hundredth."""
-        away = np.abs(self.eigenvalues[np.abs(self.eigenvalues - 1) > TOLERANCE])
-        return lifetime(float(away.max())) if away.size else 0.0
+        """Tokens until the slowest eigenvalue that is not 1 has faded to a hundredth.
+
+        Infinite if it is on the circle, or if all are 1, up to `RESOLUTION`.
+        """
+        away = np.abs(self.eigenvalues[np.abs(self.eigenvalues - 1) > RESOLUTION])
+        slowest = float(away.max()) if away.size else 1.0
+        return math.inf if slowest > 1 - RESOLUTION else lifetime(slowest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +143,10 @@ class Audit:
 
     def text(self) -> str:
         """The findings in words."""
-        lines = [f"on {len(self.tokens)} tokens:"]
+        lines = [
+            f"on {len(self.tokens)} tokens, {len(set(self.tokens))} different; what is not seen on "
+            "them is not ruled out:"
+        ]
         for layer in self.layers:
             values = layer.eigenvalues
             turning = int((np.abs(values.imag) > TOLERANCE).sum())
@@ -133,16 +157,21 @@ class Audit:
             )
             lines.append(
                 f"    {layer.gate_name} from {layer.gates.min():.4f} to {layer.gates.max():.4f}; "
-                f"slowest fading: {_tokens(layer.lifetime)} to 1 %"
+                f"slowest fading to 1 %: {_tokens(layer.lifetime)}"
             )
             turning = int((np.abs(layer.products.imag) > TOLERANCE).sum())
+            seen, of = len(layer.starts), layer.num_windows
+            share = f"all {of}" if seen == of else f"{seen} of the {of}"
+            norms = "" if seen <= MAX_NORMS else f" of {MAX_NORMS} of them"
             lines.append(
-                f"    products of {layer.window}: {turning} of {layer.products.size} eigenvalues "
-                f"not real, largest norm {layer.growth:.4f}"
+                f"    {share} products of {layer.window}: {turning} of {layer.products.size} "
+                f"eigenvalues not real, largest norm{norms} {layer.growth:.4f}"
             )
         lines.append(f"theorem 1 (leaving the star-free languages): {self.theorem1}")
         lines.append(f"theorem 2 (counting beyond powers of two): {self.theorem2}")
         lines += [str(period) for period in self.periods]
+        if len(self.periods) == MAX_PERIODS:
+            lines.append(f"(of the machine's groups, these {MAX_PERIODS} words were looked at)")
         return "\n".join(lines)
 
     __str__ = text
@@ -167,7 +196,8 @@ def audit(
         model: a `Tagger`, a `CompiledRNN`, a single `Layer`, or any module that takes tokens
             [1, time] and holds layers.
         inputs: for a layer, x [1, time, d_model]; for a model a word: a string or letter numbers if
-            there is a machine, else token numbers. Left out, a random word with every token in it.
+            there is a machine, else token numbers. Left out, a random word with every token in it,
+            as far as there are at most `MAX_PROBE`; with a machine one that stays out of sinks.
         machine: adds Lemma P for words of the machine's groups; its letters are the tokens. A
             `CompiledRNN` brings its own.
         eta: an eigenvalue of modulus at least 1 - eta does not fade.
@@ -197,16 +227,28 @@ def _audit(
     periods: tuple[PeriodCheck, ...],
 ) -> Audit:
     layers = [_layer_audit(seen, min(2**index, len(names))) for index, seen in enumerate(observed)]
-    first = _finding([(a, a.eigenvalues, 1) for a in layers], eta, negative_counts=True)
-    second = _finding([(a, a.products, a.window) for a in layers], eta, negative_counts=False)
+    every = np.arange(len(names))
+    first = _finding([(a, a.eigenvalues, every, 1) for a in layers], eta, negative_counts=True)
+    second = _finding(
+        [(a, a.products, a.starts, a.window) for a in layers], eta, negative_counts=False
+    )
     return Audit(tuple(layers), names, first, second, periods)
 
 
 def _layer_audit(seen: Observed, window: int) -> LayerAudit:
     transitions = seen.transitions()
     gate_name, gate_values = gates(transitions)
-    count = min(MAX_WINDOWS, seen.x.shape[1] - window + 1)
-    found = products(transitions, [slice(t, t + window) for t in range(count)])
+    count = seen.x.shape[1] - window + 1
+    closed = isinstance(transitions, DiagonalTransitions) or (
+        isinstance(transitions, HouseholderTransitions)
+        and transitions.k.shape[2] * window <= MAX_FACTORS
+    )
+    starts = _spread(count, count if closed or window == 1 else MAX_WINDOWS)
+    if window == 1:
+        values = eigenvalues(transitions)
+    else:
+        values = eigenvalues_in_double(products(transitions, starts.tolist(), window))
+    some = starts[_spread(len(starts), MAX_NORMS)]
     return LayerAudit(
         name=seen.name,
         kind=type(seen.layer).__name__,
@@ -214,24 +256,38 @@ def _layer_audit(seen: Observed, window: int) -> LayerAudit:
         gates=gate_values,
         gate_name=gate_name,
         window=window,
-        products=np.asarray(product_eigenvalues(found).cpu().numpy()),
-        growth=product_norm(found),
+        products=values,
+        starts=starts,
+        growth=product_norm(products(transitions, some.tolist(), window)),
     )
 
 
+def _spread(count: int, most: int) -> IntArray:
+    """`0 .. count-1`, or `most` of them at equal distances, the first and the last among them.
+
+    >>> _spread(3, 5).tolist(), _spread(9, 3).tolist()
+    ([0, 1, 2], [0, 4, 8])
+    """
+    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
+
+
 def _finding(
-    spectra: Sequence[tuple[LayerAudit, ComplexArray, int]], eta: float, *, negative_counts: bool
+    spectra: Sequence[tuple[LayerAudit, ComplexArray, IntArray, int]],
+    eta: float,
+    *,
+    negative_counts: bool,
 ) -> Finding:
     """The eigenvalue off the allowed line that fades least."""
     best: tuple[float, str] | None = None
-    for layer, values, window in spectra:
+    for layer, values, starts, window in spectra:
         off = np.abs(values.imag) > TOLERANCE
         if negative_counts:
             off |= values.real < -TOLERANCE
         if off.any():
             modulus = np.where(off, np.abs(values), -1.0)
-            time, head, _ = np.unravel_index(int(modulus.argmax()), modulus.shape)
+            place, head, _ = np.unravel_index(int(modulus.argmax()), modulus.shape)
             value = values[np.unravel_index(int(modulus.argmax()), modulus.shape)]
+            time = starts[place]
             span = f"token {time}" if window == 1 else f"tokens {time} to {time + window - 1}"
             where = f"{layer.name}, {span}, head {head}: {_number(value)}"
             if best is None or modulus.max() > best[0]:
@@ -245,11 +301,14 @@ def _word(
     model: nn.Module, inputs: Word | Tensor | None, machine: Machine | None
 ) -> tuple[Int[Tensor, "time"], tuple[str, ...]]:
     if inputs is None:
-        size = machine.num_letters if machine is not None else _vocabulary(model)
         rng = np.random.default_rng(0)
-        length = min(MAX_PROBE, max(MAX_WINDOWS, 2 * size))
-        every = rng.permutation(size)[:length]
-        inputs = np.concatenate([every, rng.integers(0, size, length - len(every))])
+        size = machine.num_letters if machine is not None else _vocabulary(model)
+        length = min(MAX_PROBE, max(MIN_PROBE, 2 * size))
+        if machine is None:
+            every = rng.permutation(size)[:length]
+            inputs = np.concatenate([every, rng.integers(0, size, length - len(every))])
+        else:
+            inputs = _probe(machine, length, rng)
     if isinstance(inputs, Tensor):
         inputs = inputs.cpu().numpy()
     letters = np.asarray(inputs) if machine is None else machine.encode(inputs)
@@ -259,6 +318,31 @@ def _word(
         raise ValueError("audit reads one word of at least one token, as token numbers")
     names = letters.tolist() if machine is None else [machine.alphabet[x] for x in letters.tolist()]
     return torch.from_numpy(letters.astype(np.int64)), tuple(map(str, names))
+
+
+def _probe(machine: Machine, length: int, rng: np.random.Generator) -> IntArray:
+    """A word that stays out of sinks and reads every letter, new ones first.
+
+    Letters that only lead into sinks, or that the walk never came to, are at the end.
+    """
+    sink = (machine.delta == np.arange(machine.num_states)[:, None]).all(axis=1)
+    fresh = np.ones(machine.num_letters, dtype=bool)
+    word: list[int] = []
+    state = 0
+    while len(word) < length:
+        stays = ~sink[machine.delta[state]]
+        options = np.flatnonzero(stays & fresh)
+        if not len(options):
+            options = np.flatnonzero(stays)
+        if not len(options):
+            break
+        letter = int(rng.choice(options))
+        fresh[letter] = False
+        word.append(letter)
+        state = int(machine.delta[state, letter])
+    left = rng.permutation(np.flatnonzero(fresh))[: max(1, length // 2)]
+    filled = rng.integers(0, machine.num_letters, max(0, length - len(word) - len(left)))
+    return np.concatenate([np.array(word[: length - len(left)], dtype=np.int64), left, filled])
 
 
 def _vocabulary(model: nn.Module) -> int:
@@ -274,4 +358,4 @@ def _number(value: complex) -> str:
 
 
 def _tokens(count: float) -> str:
-    return "for ever" if math.isinf(count) else f"{count:.0f} tokens"
+    return "for ever, as far as float32 shows" if math.isinf(count) else f"{count:.0f} tokens"

@@ -174,6 +174,10 @@ class RunAudit(Config):
     def text(self) -> str:
         """The audit in lines."""
         lines = [self.note] if self.note else []
+        if self.layers:
+            lines.append(
+                f"on a sample of {self.tokens} tokens; what is not seen on them is not ruled out"
+            )
         for layer in self.layers:
             lines.append(
                 f"{layer.name} ({layer.kind}): real parts {layer.lowest:.4f} to "

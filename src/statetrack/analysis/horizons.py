@@ -14,6 +14,7 @@ from statetrack._typing import Bool
 from statetrack.layers import Attention
 from statetrack.models import Tagger
 from statetrack.tasks import Batch, Task
+from statetrack.training.evaluation import label_hits
 from statetrack.training.precision import autocast
 
 __all__ = ["LENGTHS", "SEQUENCES", "exact_to", "horizon", "why_no_horizon"]
@@ -61,7 +62,7 @@ def horizon(
         # The test set of a run has seed 0 unless its config says otherwise: these are other words.
         stream = tasks.generator(task, "test", seed + length)
         batch = task.sample(sequences, length, min_length=length, generator=stream)
-        right = _faultless(model, batch, device, precision, dense=task.dense)
+        right = _faultless(model, batch, device, precision, task)
         found[length] = int(right.sum()) / sequences
     return found
 
@@ -91,9 +92,9 @@ def exact_to(accuracy: Mapping[int, float], least: float = 1.0) -> int | None:
 
 
 def _faultless(
-    model: Tagger, batch: Batch, device: torch.device, precision: str, *, dense: bool
+    model: Tagger, batch: Batch, device: torch.device, precision: str, task: Task
 ) -> Bool[Tensor, "batch"]:
-    """Which sequences have every answer right (the last one alone unless `dense`)."""
+    """Which sequences have every answer right (the last one alone unless the task is dense)."""
     rows, width = batch.tokens.shape
     piece = max(1, TOKENS_AT_ONCE // rows)
     ends = batch.num_tokens[:, None] - 1
@@ -105,12 +106,17 @@ def _faultless(
             whole[:, part].to(device) for whole in (batch.tokens, batch.targets, batch.mask)
         )
         read_at = None
-        if not dense:  # one place in each row; where its answer is not in this piece, none counts
+        if (
+            not task.dense
+        ):  # one place in each row; where its answer is not in this piece, none counts
             read_at = (ends - start).clamp(0, tokens.shape[1] - 1).to(device)
             targets, mask = targets.gather(1, read_at), mask.gather(1, read_at)
         with autocast(device, precision):
             scores, state = model(tokens, state, read_at=read_at)
         # Scores that are not numbers are no answer, whatever their argmax.
-        hit = (scores.argmax(dim=-1) == targets) & scores.isfinite().all(dim=-1)
+        if task.labels is None:
+            hit = (scores.argmax(dim=-1) == targets) & scores.isfinite().all(dim=-1)
+        else:
+            hit = label_hits(scores, targets, task.labels).all(dim=-1)
         right &= (hit | ~mask).all(dim=1)
     return right

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -9,14 +10,18 @@ from torch import Tensor, nn
 
 from statetrack._typing import Float, Int
 from statetrack.analysis.observe import observe
-from statetrack.analysis.spectra import ComplexArray, product_eigenvalues, products
+from statetrack.analysis.spectra import ComplexArray, eigenvalues_in_double, products
 from statetrack.automata import Machine, facts
 from statetrack.automata.permutation_group import cycles
 
-__all__ = ["PeriodCheck", "period_checks"]
+__all__ = ["MAX_PERIODS", "PeriodCheck", "period_checks", "turns"]
 
 MAX_PERIODS = 6
 MAX_PERIOD_WORD = 4096
+CHANCE = 0.01
+"""That a random angle passes for a root of unity."""
+MAX_ANGLE = 1e-3
+"""In radians: an angle further from a root of unity is none."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class PeriodCheck:
         word: u, in letters.
         order: how many u's bring the machine's state back.
         periods: for each layer, the period its eigenvalues of modulus 1 give to powers of u, or
-            None where its inputs were not periodic.
+            None where its inputs were not periodic or an eigenvalue turns by no root of unity.
         enough: whether `order` divides the product of the periods.
     """
 
@@ -55,7 +60,7 @@ def period_checks(model: nn.Module, machine: Machine, eta: float) -> tuple[Perio
                 continue
             prefix = _path(machine, start)
             word = torch.tensor([*prefix, *list(u) * repeats])
-            periods = _layer_periods(model, word, len(prefix), len(u), repeats, eta)
+            periods = _layer_periods(model, word, len(prefix), len(u), order, eta)
             known = math.prod(p or 1 for p in periods)
             enough = None not in periods and known % order == 0
             letters = tuple(str(machine.alphabet[a]) for a in u)
@@ -66,9 +71,10 @@ def period_checks(model: nn.Module, machine: Machine, eta: float) -> tuple[Perio
 
 
 def _layer_periods(
-    model: nn.Module, word: Int[Tensor, "time"], prefix: int, length: int, repeats: int, eta: float
+    model: nn.Module, word: Int[Tensor, "time"], prefix: int, length: int, order: int, eta: float
 ) -> tuple[int | None, ...]:
     """For each layer the period of the product over one period of its inputs; None if none."""
+    repeats = (len(word) - prefix) // length
     periods: list[int | None] = []
     for seen in observe(model, word):
         blocks = seen.x[0, prefix:].float().reshape(repeats, -1)
@@ -76,10 +82,10 @@ def _layer_periods(
         if period is None:
             periods.append(None)
             continue
-        product = products(seen.transitions(), [slice(-period * length, None)])
-        values = product_eigenvalues(product)
-        around = values[values.abs() >= 1 - eta].flatten().cpu().numpy()
-        periods.append(_turns(np.asarray(around), 4 * repeats))
+        window = period * length
+        product = products(seen.transitions(), [len(word) - window], window)
+        values = eigenvalues_in_double(product)
+        periods.append(turns(values[np.abs(values) >= 1 - eta], order))
     return tuple(periods)
 
 
@@ -92,14 +98,34 @@ def _period(blocks: Float[Tensor, "repeats numbers"]) -> int | None:
     return None
 
 
-def _turns(values: ComplexArray, limit: int) -> int | None:
-    """The smallest power that brings all these eigenvalues back to 1."""
-    angles = np.angle(values)
-    for power in range(1, limit + 1):
-        turned = np.abs(np.exp(1j * power * angles) - 1)
-        if (turned < 0.02).all():
-            return power
-    return None
+def turns(values: ComplexArray, order: int) -> int | None:
+    """The smallest power that brings all these eigenvalues of modulus 1 back to 1; None if none.
+
+    Each must be a root of unity of order up to max(12, 2·order). How near it must come is set so
+    that a random angle passes for one of them with probability `CHANCE`.
+
+    >>> turns(np.exp(2j * np.pi * np.array([1 / 3, 1 / 2])), 6)
+    6
+    >>> turns(np.exp([2.0j]), 6) is None
+    True
+    """
+    largest = max(12, 2 * order)
+    orders, near = np.arange(1, largest + 1), _near(largest)
+    period = 1
+    for angle in np.angle(values).flat:
+        steps = angle * orders / (2 * math.pi)
+        found = np.flatnonzero(np.abs(steps - steps.round()) * 2 * math.pi / orders < near)
+        if not len(found):
+            return None
+        period = math.lcm(period, int(orders[found[0]]))
+    return period
+
+
+@cache
+def _near(largest: int) -> float:
+    """How near to a root of unity of order up to `largest` an angle must be, in radians."""
+    roots = sum(math.gcd(j, order) == 1 for order in range(1, largest + 1) for j in range(order))
+    return min(MAX_ANGLE, CHANCE * math.pi / roots)
 
 
 def _path(machine: Machine, state: int) -> list[int]:

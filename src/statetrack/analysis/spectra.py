@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from statetrack._typing import Float, Inexact, Int
 from statetrack.analysis.observe import observe
 from statetrack.layers.transitions import (
+    DenseTransitions,
     DiagonalTransitions,
     HouseholderTransitions,
     RankOneTransitions,
@@ -25,10 +26,10 @@ __all__ = [
     "FloatArray",
     "dots",
     "eigenvalues",
+    "eigenvalues_in_double",
     "eigenvalues_on",
     "gates",
     "lifetime",
-    "product_eigenvalues",
     "product_norm",
     "products",
 ]
@@ -37,21 +38,39 @@ ComplexArray = NDArray[np.complex128]
 FloatArray = NDArray[np.float64]
 
 MAX_DOTS = 300
+MAX_FACTORS = 8
+"""Products of more Householders are multiplied out before they are solved for eigenvalues."""
 
 
 def eigenvalues(transitions: Transitions) -> ComplexArray:
-    """Those of A(x_t) on the first sequence, [time, heads, key].
+    """Those of A(x_t) on the first sequence, [time, heads, key], in double precision.
 
-    Where there is no closed form they are solved for in double precision.
+    Where there is a closed form, directions that a token leaves alone have exactly 1.
     """
-    closed = isinstance(transitions, DiagonalTransitions | RankOneTransitions)
-    if isinstance(transitions, HouseholderTransitions) and transitions.k.shape[2] == 1:
-        closed = True
-    if closed:
-        values = transitions.eigenvalues()[0].to(torch.complex128)
-    else:
-        values = torch.linalg.eigvals(transitions.dense()[0].double())
-    return np.asarray(values.cpu().numpy())
+    return eigenvalues_in_double(_in_double(transitions))
+
+
+def eigenvalues_in_double(exact: Transitions) -> ComplexArray:
+    """The same of transitions that are in double precision already, as `products` gives them."""
+    if isinstance(exact, HouseholderTransitions) and exact.k.shape[2] > MAX_FACTORS:
+        exact = DenseTransitions(exact.dense(), columns=1)
+    return np.asarray(exact.eigenvalues()[0].to(torch.complex128).cpu().numpy())
+
+
+def _in_double(transitions: Transitions) -> Transitions:
+    """The same A(x_t) in double precision, so that solving for eigenvalues adds no error."""
+    match transitions:
+        case DiagonalTransitions(decay, k, v):
+            return DiagonalTransitions(decay.double(), k.double(), v.double())
+        case HouseholderTransitions(k, v, beta, decay):
+            wide = None if decay is None else decay.double()
+            return HouseholderTransitions(k.double(), v.double(), beta.double(), wide)
+        case RankOneTransitions(w, kappa, a, k, v):
+            return RankOneTransitions(
+                w.double(), kappa.double(), a.double(), k.double(), v.double()
+            )
+        case _:  # whatever else there is, as matrices
+            return DenseTransitions(transitions.dense().double(), columns=1)
 
 
 def eigenvalues_on(
@@ -86,30 +105,37 @@ def gates(transitions: Transitions) -> tuple[str, FloatArray]:
 # -- products -----------------------------------------------------------------------------------
 
 
-def products(
-    transitions: Transitions, windows: Sequence[slice]
-) -> Float[Tensor, "windows heads *key"]:
-    """A(x_last) … A(x_first) over each window of the first sequence, in double precision.
+def products(transitions: Transitions, starts: Sequence[int], window: int) -> Transitions:
+    """A(x_{t+window-1}) … A(x_t) on the first sequence for every t of `starts`, in double.
 
-    Diagonal transitions give the diagonals of the products, others the matrices.
+    The products take the place of the tokens. A product of Householders is again one, with more
+    factors, and a product of diagonals a diagonal; others become matrices.
     """
-    if isinstance(transitions, DiagonalTransitions):
-        decay = transitions.decay[0].double()
-        return torch.stack([decay[window].prod(0) for window in windows])
-    dense = transitions.dense()[0]
-    return torch.stack([_chain(dense[window].double()) for window in windows])
+    exact = _in_double(transitions)
+    times = torch.as_tensor(starts)[:, None] + torch.arange(window)  # [products, window]
+    match exact:
+        case DiagonalTransitions(decay):
+            product = decay[0][times.to(decay.device)].prod(dim=1)[None]
+            return DiagonalTransitions(product, torch.zeros_like(product), product[..., :0])
+        case HouseholderTransitions(k, v, beta, decay):
+            times = times.to(k.device)
+            return HouseholderTransitions(
+                k[0][times].flatten(1, 2)[None],
+                v[0][times].flatten(1, 2)[None],
+                beta[0][times].flatten(1, 2)[None],
+                None if decay is None else decay[0][times].prod(dim=1)[None],
+            )
+        case _:
+            dense = exact.dense()[0]
+            chains = [_chain(dense[start : start + window]) for start in starts]
+            return DenseTransitions(torch.stack(chains)[None], columns=1)
 
 
-def product_eigenvalues(
-    found: Float[Tensor, "windows heads *key"],
-) -> Inexact[Tensor, "windows heads _"]:
-    """The eigenvalues of what `products` gave."""
-    return found.to(torch.complex128) if found.dim() == 3 else torch.linalg.eigvals(found)
-
-
-def product_norm(found: Float[Tensor, "windows heads *key"]) -> float:
+def product_norm(found: Transitions) -> float:
     """The greatest norm of what `products` gave, which eigenvalues do not show."""
-    return float((found.abs() if found.dim() == 3 else torch.linalg.matrix_norm(found, 2)).max())
+    if isinstance(found, DiagonalTransitions):
+        return float(found.decay.abs().max())
+    return float(torch.linalg.matrix_norm(found.dense(), 2).max())
 
 
 def _chain(matrices: Float[Tensor, "time heads key key"]) -> Float[Tensor, "heads key key"]:
@@ -132,7 +158,7 @@ def lifetime(modulus: float, remaining: float = 0.01) -> float:
     """
     if modulus >= 1 - 1e-9:  # what a double precision eigenvalue of modulus 1 may come out as
         return math.inf
-    if modulus <= 0:
+    if modulus <= remaining:
         return 1.0
     return math.log(1 / remaining) / -math.log(modulus)
 

@@ -80,6 +80,7 @@ def commands() -> tuple[Callable[..., int], ...]:
     """Every command; a new one is a function in a file beside this one, and a line here."""
     from statetrack.cli.archive import archive
     from statetrack.cli.audit import audit
+    from statetrack.cli.extract import extract
     from statetrack.cli.lists import layers, tasks
     from statetrack.cli.machines import compile, explain, run
     from statetrack.cli.report import report
@@ -96,9 +97,17 @@ def commands() -> tuple[Callable[..., int], ...]:
         compile,
         run,
         audit,
+        extract,
         tasks,
         layers,
     )
+
+
+def groups() -> dict[str, tuple[str, tuple[Callable[..., int], ...]]]:
+    """Commands of two words: what the first stands for, and every second one."""
+    from statetrack.cli.lm import evaluate, generate
+
+    return {"lm": ("Language models: generate text, measure loss.", (generate, evaluate))}
 
 
 def build() -> Any:
@@ -117,6 +126,11 @@ def build() -> Any:
     )
     for command in commands():
         app.command(command)
+    for name, (about, members) in groups().items():
+        group = cyclopts.App(name=name, help=about)
+        for command in members:
+            group.command(command)
+        app.command(group)
     app.register_install_completion_command()
     return app
 

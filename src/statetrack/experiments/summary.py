@@ -21,6 +21,11 @@ PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("signed-gates", "quick", "iclr"),
     ("signed-gates", "paper", "ran"),
     ("householders", "paper", "iclr"),
+    ("repl", "quick", "iclr"),
+    ("boxes", "quick", "iclr"),
+    ("puzzles", "quick", "iclr"),
+    ("recall", "quick", "iclr"),
+    ("chess", "quick", "iclr"),
 )
 """The tables of the results page, whether they have been run or not."""
 

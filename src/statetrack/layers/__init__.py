@@ -15,6 +15,7 @@ from statetrack.layers.diagonal import Diagonal as Diagonal
 from statetrack.layers.full_matrix import FullMatrix as FullMatrix
 from statetrack.layers.gated_delta_net import GatedDeltaNet as GatedDeltaNet
 from statetrack.layers.gla import GLA as GLA
+from statetrack.layers.lru import LRU as LRU
 from statetrack.layers.lstm import LSTM as LSTM
 from statetrack.layers.mamba import Mamba as Mamba
 from statetrack.layers.mamba2 import Mamba2 as Mamba2
@@ -24,3 +25,4 @@ from statetrack.layers.registry import register as register
 from statetrack.layers.rwkv7 import RWKV7 as RWKV7
 from statetrack.layers.slstm import SLSTM as SLSTM
 from statetrack.layers.transitions import Transitions as Transitions
+from statetrack.layers.ttt_linear import TTTLinear as TTTLinear

@@ -14,6 +14,7 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers.parts import at_times
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
+from statetrack.ops.packing import sequences_in
 
 __all__ = ["Fold", "Layer", "LayerState"]
 
@@ -45,22 +46,23 @@ class Layer(nn.Module, ABC):
     with a name and, if it can be left out, a default; a constructor with a parameter `depth` is
     told its place in the stack, from 0.0 to 1.0. It must have
 
-    - `_mix(x, state, read_at, pieces)`: `forward` on checked input;
+    - `_mix(x, state, read_at, packing)`: `forward` on checked input;
     - `state_size`: how many numbers it keeps for one sequence;
     - `reset_parameters(generator)`: draws all weights;
 
     and it may have
 
     - `state_keys`, the names in its state, if they are not just `"recurrent"`;
-    - `packs = True`, if `_mix` takes several sequences in a row (`ops.Pieces`) and itself reads at
-      the times `read_at` alone; otherwise both are None whenever `_mix` is called;
+    - `packs = True`, if `_mix` takes several sequences in a row (`ops.Packing`), with a state for
+      each, and itself reads at the times `read_at` alone; otherwise both are None whenever `_mix`
+      is called;
     - `_transitions(x, state)`: `transitions` on checked input, for looking at its eigenvalues;
     - `folds`, which makes training many runs at once on a GPU faster.
 
     `statetrack.layers.register` makes it known by name.
 
     >>> class Sum(Layer):
-    ...     def _mix(self, x, state, read_at, pieces):
+    ...     def _mix(self, x, state, read_at, packing):
     ...         before = 0 if state is None else state["recurrent"][:, None]
     ...         y = before + x.cumsum(1)
     ...         return y, {"recurrent": y[:, -1]}
@@ -88,15 +90,15 @@ class Layer(nn.Module, ABC):
         state: LayerState | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
-        pieces: ops.Pieces | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """Mixes a whole sequence; y at every time, or at the times `read_at` alone.
 
         `mask` is True at the tokens of a sequence and False at padding, which may stand on the
         left, on the right or on both sides. Outputs and state are those of each sequence by itself,
-        and y is zero at padding. With `pieces` a row holds several sequences, for layers that
-        pack; the state that comes back is then that after each of them.
+        and y is zero at padding. With `cu_seqlens` a row holds several sequences (`ops.Packing`),
+        for layers that pack; the state, before and after, is then that of each of them.
         """
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
         self._check_state(state)
@@ -107,13 +109,14 @@ class Layer(nn.Module, ABC):
                 f"read_at has shape {tuple(read_at.shape)} and dtype {read_at.dtype}, but must be "
                 f"integers [batch, asked] with batch = {len(x)}"
             )
-        if pieces is not None:
-            self._check_pieces(state, mask)
+        packing = ops.packing_of(cu_seqlens, x)
+        if packing is not None:
+            self._check_packing(x, packing, state, mask)
         if mask is not None:
             y, after = self._mix_masked(x, state, mask)
             y = at_times(y, read_at)
         elif self.packs:
-            y, after = self._mix(x, state, read_at, pieces)
+            y, after = self._mix(x, state, read_at, packing)
         else:
             y, after = self._mix(x, state, None, None)
             y = at_times(y, read_at)
@@ -134,9 +137,9 @@ class Layer(nn.Module, ABC):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        """`forward` on checked input; `read_at` and `pieces` are None unless the layer `packs`."""
+        """`forward` on checked input; `read_at` and `packing` are None unless the layer `packs`."""
 
     @property
     @abstractmethod
@@ -173,6 +176,14 @@ class Layer(nn.Module, ABC):
             "_transitions(x, state) that returns a statetrack.layers.Transitions"
         )
 
+    def with_room(self, state: LayerState, room: int) -> LayerState:
+        """A copy of the state that keeps its shapes until `room` tokens are read in all.
+
+        A CUDA graph of decoding needs that. Only a state that grows has to make room.
+        """
+        self._check_state(state)
+        return {key: part.clone() for key, part in state.items()}
+
     def folds(self) -> list[Fold]:
         """Norms whose weights may go into the maps that read them; none unless declared."""
         return []
@@ -193,16 +204,25 @@ class Layer(nn.Module, ABC):
             f"holds {', '.join(map(repr, state)) or 'nothing'}; None is the empty state"
         )
 
-    def _check_pieces(self, state: LayerState | None, mask: Tensor | None) -> None:
+    def _check_packing(
+        self, x: Tensor, packing: ops.Packing, state: LayerState | None, mask: Tensor | None
+    ) -> None:
         if not self.packs:
             raise ValueError(
-                f"{type(self).__name__} has no kernel for pieces; give each sequence a row of its "
-                "own, with a mask if they differ in length"
+                f"{type(self).__name__} does not take packed sequences; give each sequence a "
+                "row of its own, with a mask if they differ in length"
             )
-        if state is not None:
-            raise ValueError("pieces start from an empty state: leave out state, or pieces")
+        count = sequences_in(x, packing)
+        for key, part in (state or {}).items():
+            if len(part) != count:
+                raise ValueError(
+                    f"state[{key!r}] is about {len(part)} sequences and cu_seqlens about {count}: "
+                    "packed sequences take a state for each of them, row by row"
+                )
         if mask is not None:
-            raise ValueError("pieces leave no room for padding: leave out mask, or pieces")
+            raise ValueError(
+                "packed sequences leave no room for padding: leave out mask, or cu_seqlens"
+            )
 
     def _mix_masked(
         self, x: Tensor, state: LayerState | None, mask: Tensor
@@ -217,10 +237,10 @@ class Layer(nn.Module, ABC):
         if not bool(sizes.all()):
             row = int(sizes.argmin())
             raise ValueError(f"row {row} of the mask has no token: leave that sequence out")
-        if self.packs and state is None:
+        if self.packs:
             offsets = pad(sizes.cumsum(0), (1, 0))[None]
-            pieces = ops.Pieces(offsets, int(sizes.max()))
-            y, after = self._mix(x[mask][None], None, None, pieces)
+            packing = ops.Packing(offsets, int(sizes.max()))
+            y, after = self._mix(x[mask][None], state, None, packing)
             return _spread(y[0], mask), after
         outputs, states, order = [], [], []
         for size in sizes.unique().tolist():

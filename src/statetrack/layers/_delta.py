@@ -12,7 +12,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Fold, Layer, LayerState
-from statetrack.layers._gates import reset_step_size
+from statetrack.layers._gates import range_gate, range_share, reset_step_size
 from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
@@ -21,6 +21,7 @@ from statetrack.layers.parts import (
     linear,
     merge_heads,
     split_heads,
+    wide,
 )
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
 
@@ -44,7 +45,11 @@ class DeltaFamily(Layer):
     """H ← a H, then H ← (I - β_j k_j k_jᵀ) H + β_j k_j v_jᵀ for j = 1..n; y = Hᵀ q / √dim.
 
     H [head_dim, value_dim] in each head; `head_dim` is d_model / num_heads where left out, and
-    `value_dim` is `head_dim`.
+    `value_dim` is `head_dim`. With `num_value_heads`, a multiple of `num_heads`, so many heads each
+    have their own v, β, a and state, and neighbours share q and k.
+
+    q and k have unit norm. With `qk_eps` they are x / √(‖x‖² + qk_eps) instead, which is a little
+    shorter; checkpoints of other libraries were trained with 1e-6.
 
     Abstract: the classes built on it fix n (`num_householders`) and which gates there are.
     """
@@ -59,12 +64,15 @@ class DeltaFamily(Layer):
         eigen_range: Any,
         head_dim: int | None,
         value_dim: int | None,
+        num_value_heads: int | None,
         num_householders: int,
         forget_gate: bool,
         output_gate: bool,
         conv_size: int,
         qk_silu: bool,
+        qk_eps: float,
         norm_eps: float,
+        learn_range: bool,
         backend: ops.Backend,
     ) -> None:
         super().__init__(d_model)
@@ -72,22 +80,32 @@ class DeltaFamily(Layer):
             raise ValueError(f"num_householders={num_householders} must be at least 1")
         if value_dim is not None and value_dim < 1:
             raise ValueError(f"value_dim={value_dim} must be at least 1; None is head_dim")
+        if qk_eps < 0:
+            raise ValueError(f"qk_eps={qk_eps} must be at least 0, which is unit norm")
         self.eigen_range = EigenRange.of(eigen_range)
         self.num_heads = num_heads
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
         self.value_dim = value_dim or self.head_dim
+        self.num_value_heads = num_heads if num_value_heads is None else num_value_heads
+        if self.num_value_heads < 1 or self.num_value_heads % num_heads:
+            raise ValueError(
+                f"num_value_heads={num_value_heads} must be a multiple of num_heads={num_heads}"
+            )
         self.num_householders = num_householders
-        self.qk_silu = qk_silu
+        self.output_gate = output_gate
+        self.qk_silu, self.qk_eps = qk_silu, qk_eps
         self.backend: ops.Backend = backend
-        inner = num_heads * self.value_dim
+        heads = self.num_value_heads
+        inner = heads * self.value_dim
         channels = sum(self._channels())
         self.qkv_proj = linear(d_model, channels)
-        self.beta_proj = linear(d_model, num_householders * num_heads)
+        self.beta_proj = linear(d_model, num_householders * heads)
         self.conv = ShortConvolution(channels, conv_size, bias=False) if conv_size else None
-        self.decay_proj = linear(d_model, num_heads) if forget_gate else None
-        self.A_log = nn.Parameter(torch.empty(num_heads)) if forget_gate else None
-        self.dt_bias = nn.Parameter(torch.empty(num_heads)) if forget_gate else None
+        self.decay_proj = linear(d_model, heads) if forget_gate else None
+        self.A_log = nn.Parameter(torch.empty(heads)) if forget_gate else None
+        self.dt_bias = nn.Parameter(torch.empty(heads)) if forget_gate else None
         self.gate_proj = linear(d_model, inner) if output_gate else None
+        self.range_gate = range_gate(heads, learn_range)
         self.norm = RMSNorm(self.value_dim, eps=norm_eps)
         self.out_proj = linear(inner, d_model)
         self.reset_parameters()
@@ -105,12 +123,14 @@ class DeltaFamily(Layer):
             with torch.no_grad():
                 self.A_log.uniform_(1.0, 16.0, generator=generator).log_()
             reset_step_size(self.dt_bias, generator)
+        if self.range_gate is not None:
+            init.zeros_(self.range_gate)
         self.norm.reset_parameters()
 
     @property
     def state_size(self) -> int:
         history = 0 if self.conv is None else self.conv.weight.shape[0] * (self.conv.width - 1)
-        return self.num_heads * self.head_dim * self.value_dim + history
+        return self.num_value_heads * self.head_dim * self.value_dim + history
 
     @property
     def state_keys(self) -> tuple[str, ...]:
@@ -125,7 +145,7 @@ class DeltaFamily(Layer):
 
     def _channels(self) -> list[int]:
         """How the channels of `qkv_proj` are cut: q, then k_1..k_n, then v_1..v_n."""
-        key, value = self.num_heads * self.head_dim, self.num_heads * self.value_dim
+        key, value = self.num_heads * self.head_dim, self.num_value_heads * self.value_dim
         return [key] * (1 + self.num_householders) + [value] * self.num_householders
 
     def _mix(
@@ -133,19 +153,20 @@ class DeltaFamily(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
-        inputs = self._inputs(x, state, pieces)
+        inputs = self._inputs(x, state, packing)
         y, recurrent = ops.delta_product(
             inputs.q,
             inputs.k,
             inputs.v,
             inputs.beta,
             inputs.decay,
+            normalize=not self.qk_eps,
             scale=1 / math.sqrt(self.head_dim),
             initial_state=state.get("recurrent"),
-            pieces=pieces,
+            cu_seqlens=packing,
             backend=self.backend,
         )
         y = merge_heads(self.norm(at_times(y, read_at)))
@@ -161,8 +182,9 @@ class DeltaFamily(Layer):
     ) -> Transitions:
         inputs = self._inputs(x, state or {})
         dtype = inputs.beta.dtype
+        k = inputs.k.to(dtype)
         return HouseholderTransitions(
-            k=ops.unit_vector(inputs.k.to(dtype)),
+            k=k if self.qk_eps else ops.unit_vector(k),
             v=inputs.v.to(dtype),
             beta=inputs.beta,
             decay=inputs.decay,
@@ -172,37 +194,41 @@ class DeltaFamily(Layer):
         self,
         x: Float[Tensor, "batch time d_model"],
         state: LayerState,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
     ) -> _Inputs:
         qkv, history = self.qkv_proj(x), None
-        keys, values = self.num_heads * self.head_dim, self.num_heads * self.value_dim
+        keys, values = self.num_heads * self.head_dim, self.num_value_heads * self.value_dim
         n = self.num_householders
         sizes = (keys, n * keys, n * values)
         if self.conv is not None:
             activation = "silu" if self.qk_silu else None
             (q, k, v), history = self.conv(
-                qkv, state.get("conv"), activation=activation, pieces=pieces, sizes=sizes
+                qkv, state.get("conv"), activation=activation, packing=packing, sizes=sizes
             )
         else:
             q, k, v = (silu(qkv) if self.qk_silu else qkv).split(sizes, dim=-1)
         if not self.qk_silu:
             v = silu(v)
-        micro = (self.num_householders, self.num_heads)
-        beta = self.eigen_range.beta(torch.sigmoid(_wide(self.beta_proj(x))))
+        micro = (self.num_householders, self.num_value_heads)
+        unit = torch.sigmoid(wide(self.beta_proj(x))).unflatten(-1, micro)
+        beta = self.eigen_range.beta(unit, range_share(self.range_gate))
         decay = None
         if self.decay_proj is not None and self.A_log is not None and self.dt_bias is not None:
-            step = softplus(_wide(self.decay_proj(x)) + self.dt_bias)
+            step = softplus(wide(self.decay_proj(x)) + self.dt_bias)
             decay = torch.exp(-torch.exp(self.A_log) * step)
         return _Inputs(
-            q=split_heads(q, self.num_heads),
-            k=k.unflatten(-1, (*micro, self.head_dim)),
+            q=self._by_value_head(split_heads(q, self.num_heads)),
+            k=self._by_value_head(k.unflatten(-1, (n, self.num_heads, self.head_dim))),
             v=v.unflatten(-1, (*micro, self.value_dim)),
-            beta=beta.unflatten(-1, micro),
+            beta=beta,
             decay=decay,
             history=history,
         )
 
-
-def _wide(x: Tensor) -> Tensor:
-    """Gates are computed in float32 even where autocast made their logits bfloat16."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    def _by_value_head(self, x: Float[Tensor, "*shape heads key"]) -> Float[Tensor, "*shape _ key"]:
+        """Queries or keys, normalised here if `qk_eps` is given, once for each head they serve."""
+        if self.qk_eps:
+            x = wide(x)
+            x = x * torch.rsqrt(x.square().sum(-1, keepdim=True) + self.qk_eps)
+        shared = self.num_value_heads // self.num_heads
+        return x if shared == 1 else x.repeat_interleave(shared, dim=-2)

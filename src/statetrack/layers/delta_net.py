@@ -16,7 +16,13 @@ class DeltaNet(DeltaFamily):
 
     `conv_size=0` leaves the convolution out; `qk_silu=False` leaves q and k without SiLU (the
     paper's group experiments do both). A head's state H is [head_dim, value_dim]; left out,
-    `head_dim` is d_model / num_heads and `value_dim` is `head_dim`.
+    `head_dim` is d_model / num_heads and `value_dim` is `head_dim`. With `num_value_heads` more
+    heads write than have keys, and neighbours share q and k. `output_gate` multiplies the
+    normalised output by SiLU(W x). `qk_eps` makes q and k x / √(‖x‖² + qk_eps); checkpoints of
+    other libraries were trained with 1e-6.
+
+    With `learn_range` each head begins at the range [0, 1] and learns how far it opens towards
+    [low, 1]: a pretrained model can so be opened without changing what it says.
 
     Yang et al. 2024 (arXiv:2406.06484), with the range of arXiv:2411.12537.
 
@@ -35,9 +41,13 @@ class DeltaNet(DeltaFamily):
         eigen_range: tuple[float, float] = (-1.0, 1.0),
         head_dim: int | None = None,
         value_dim: int | None = None,
+        num_value_heads: int | None = None,
+        output_gate: bool = False,
         conv_size: int = 4,
         qk_silu: bool = True,
+        qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(
@@ -46,11 +56,14 @@ class DeltaNet(DeltaFamily):
             eigen_range=eigen_range,
             head_dim=head_dim,
             value_dim=value_dim,
+            num_value_heads=num_value_heads,
             num_householders=1,
             forget_gate=False,
-            output_gate=False,
+            output_gate=output_gate,
             conv_size=conv_size,
             qk_silu=qk_silu,
+            qk_eps=qk_eps,
             norm_eps=norm_eps,
+            learn_range=learn_range,
             backend=backend,
         )

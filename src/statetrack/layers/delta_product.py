@@ -11,7 +11,8 @@ class DeltaProduct(DeltaFamily):
 
     With low = -1, n = 2 reaches every rotation of a plane and n = dim every orthogonal matrix, so
     one layer can follow group actions that DeltaNet (n = 1) cannot. Each step has its own k, v, β.
-    The forget gate a (`forget_gate=True`) acts once per token, before the first step.
+    The forget gate a (`forget_gate=True`) acts once per token, before the first step; with it and
+    `output_gate=True` this is Gated DeltaProduct. The other options are those of `DeltaNet`.
 
     Siems et al. 2025 (arXiv:2502.10297).
     """
@@ -25,10 +26,14 @@ class DeltaProduct(DeltaFamily):
         num_householders: int = 2,
         head_dim: int | None = None,
         value_dim: int | None = None,
+        num_value_heads: int | None = None,
         forget_gate: bool = False,
+        output_gate: bool = False,
         conv_size: int = 4,
         qk_silu: bool = True,
+        qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(
@@ -37,11 +42,14 @@ class DeltaProduct(DeltaFamily):
             eigen_range=eigen_range,
             head_dim=head_dim,
             value_dim=value_dim,
+            num_value_heads=num_value_heads,
             num_householders=num_householders,
             forget_gate=forget_gate,
-            output_gate=False,
+            output_gate=output_gate,
             conv_size=conv_size,
             qk_silu=qk_silu,
+            qk_eps=qk_eps,
             norm_eps=norm_eps,
+            learn_range=learn_range,
             backend=backend,
         )

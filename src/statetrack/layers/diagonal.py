@@ -8,7 +8,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import linear, reset_linear
+from statetrack.layers.parts import at_times, linear, reset_linear
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Diagonal"]
@@ -21,6 +21,8 @@ class Diagonal(Layer):
 
     f is the sigmoid for eigen_range (0, 1) and tanh for (-1, 1).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -49,12 +51,14 @@ class Diagonal(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         decay, inputs = self._inputs(x)
         start = None if state is None else state["recurrent"].flatten(1)
-        states, last = ops.diagonal_scan(decay, inputs, start, backend=self.backend)
-        return states.to(x.dtype), {"recurrent": last[:, None, :, None]}
+        states, last = ops.diagonal_scan(
+            decay, inputs, start, cu_seqlens=packing, backend=self.backend
+        )
+        return at_times(states, read_at).to(x.dtype), {"recurrent": last[:, None, :, None]}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None

@@ -8,8 +8,9 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import linear, reset_linear
+from statetrack.layers.parts import at_times, linear, reset_linear
 from statetrack.layers.transitions import DenseTransitions, Transitions
+from statetrack.ops.packing import from_rows, in_rows
 
 __all__ = ["FullMatrix"]
 
@@ -28,6 +29,8 @@ class FullMatrix(Layer):
     centre and r its radius: eigenvalues stay in that disc, and every permutation matrix is
     reached when low = -1.
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -60,21 +63,32 @@ class FullMatrix(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         matrix = self._matrix(x)
+        if packing is not None:
+            matrix = in_rows(matrix, packing)
         if state is None:
             eye = torch.eye(self.state_dim, dtype=matrix.dtype, device=x.device)
-            start = eye.expand(x.shape[0], -1, -1)
+            start = eye.expand(matrix.shape[0], -1, -1)
         else:
             start = state["recurrent"].squeeze(1)
-        windows = []
-        for part in matrix.split(WINDOW, dim=1):
+        windows, ends = [], start
+        for i, part in enumerate(matrix.split(WINDOW, dim=1)):
             states, last = ops.matrix_scan(part, start, backend=self.backend)
             windows.append(_direction(states.flatten(2)))
-            start = last / _power(_size(last, dim=(1, 2)))
+            start = _rescaled(last)
+            if packing is not None:  # some sequences end in this window
+                size = packing.offsets.diff(dim=1).flatten() - i * WINDOW
+                end = (size - 1).clamp(0, part.shape[1] - 1)
+                ended = _rescaled(at_times(states, end[:, None].long())[:, 0])
+                here = (size > 0) & (size <= WINDOW)
+                ends = torch.where(here[:, None, None], ended, ends)
         direction = torch.cat(windows, dim=1)
-        return self.out_proj(direction.to(x.dtype)), {"recurrent": start.unsqueeze(1)}
+        if packing is not None:
+            direction, start = from_rows(direction, packing, x.shape[1]), ends
+        y = self.out_proj(at_times(direction, read_at).to(x.dtype))
+        return y, {"recurrent": start.unsqueeze(1)}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
@@ -100,6 +114,11 @@ def _direction(states: Float[Tensor, "batch time size"]) -> Float[Tensor, "batch
     """Each state over its norm, whose square need not be a float."""
     states = states * _size(states, dim=-1).reciprocal()
     return states * states.norm(dim=-1, keepdim=True).clamp(min=1e-12).reciprocal()
+
+
+def _rescaled(state: Float[Tensor, "batch n n"]) -> Float[Tensor, "batch n n"]:
+    """The state up to a power of 2³², within reach of 1."""
+    return state / _power(_size(state, dim=(1, 2)))
 
 
 def _size(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:

@@ -11,7 +11,8 @@ class GatedDeltaNet(DeltaFamily):
 
     H_t = a (I - β k kᵀ) H_{t-1} + β k vᵀ with a = exp(-e^{A} softplus(W x + b)) in (0, 1) and
     β = (1 - low)·σ(W x): the eigenvalues are a and a(1 - β), within [low, 1].
-    The output is RMSNorm(Hᵀ q) · SiLU(W x), projected back.
+    The output is RMSNorm(Hᵀ q) · SiLU(W x), projected back; `output_gate=False` leaves the last
+    factor out. The other options are those of `DeltaNet`.
 
     Yang et al. 2024 (arXiv:2412.06464).
     """
@@ -24,8 +25,12 @@ class GatedDeltaNet(DeltaFamily):
         eigen_range: tuple[float, float] = (-1.0, 1.0),
         head_dim: int | None = None,
         value_dim: int | None = None,
+        num_value_heads: int | None = None,
+        output_gate: bool = True,
         conv_size: int = 4,
+        qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(
@@ -34,11 +39,14 @@ class GatedDeltaNet(DeltaFamily):
             eigen_range=eigen_range,
             head_dim=head_dim,
             value_dim=value_dim,
+            num_value_heads=num_value_heads,
             num_householders=1,
             forget_gate=True,
-            output_gate=True,
+            output_gate=output_gate,
             conv_size=conv_size,
             qk_silu=True,
+            qk_eps=qk_eps,
             norm_eps=norm_eps,
+            learn_range=learn_range,
             backend=backend,
         )

@@ -11,8 +11,10 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
+from statetrack.layers._gates import range_gate, range_share
 from statetrack.layers.parts import (
     RMSNorm,
+    at_times,
     heads_dividing,
     linear,
     merge_heads,
@@ -32,10 +34,12 @@ class GLA(Layer):
 
     s = σ(W₂ W₁ x + b)^{1/16} is a low-rank gate near one, a = low + (1 - low)·s. With low = -1 the
     gates may turn negative, a form of this layer that log-space kernels cannot run.
-    Keys have half the width of values.
+    Keys have half the width of values. `learn_range` is that of `DeltaNet`.
 
     Yang et al. 2023 (arXiv:2312.06635).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class GLA(Layer):
         expand_k: float = 0.5,
         gate_rank: int = 16,
         norm_eps: float = 1e-5,
+        learn_range: bool = False,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
@@ -60,6 +65,7 @@ class GLA(Layer):
         self.decay_down = linear(d_model, gate_rank)
         self.decay_up = linear(gate_rank, keys, bias=True)
         self.gate_proj = linear(d_model, d_model)
+        self.range_gate = range_gate(num_heads, learn_range)
         self.norm = RMSNorm(self.value_dim, eps=norm_eps)
         self.out_proj = linear(d_model, d_model)
         self.reset_parameters()
@@ -69,6 +75,8 @@ class GLA(Layer):
             init.xavier_uniform_(proj.weight, gain=XAVIER_GAIN, generator=generator)
         reset_linear(self.decay_down, generator)
         reset_linear(self.decay_up, generator)
+        if self.range_gate is not None:
+            init.zeros_(self.range_gate)
         self.norm.reset_parameters()
 
     @property
@@ -80,7 +88,7 @@ class GLA(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         k, v, decay = self._inputs(x)
         y, recurrent = ops.linear_attention(
@@ -90,9 +98,11 @@ class GLA(Layer):
             decay,
             scale=1 / math.sqrt(self.key_dim),
             initial_state=None if state is None else state["recurrent"],
+            cu_seqlens=packing,
             backend=self.backend,
         )
-        y = merge_heads(self.norm(y)) * silu(self.gate_proj(x))
+        y = merge_heads(self.norm(at_times(y, read_at)))
+        y = y * silu(self.gate_proj(at_times(x, read_at)))
         return self.out_proj(y), {"recurrent": recurrent}
 
     def _transitions(
@@ -109,4 +119,6 @@ class GLA(Layer):
         logits = self.decay_up(self.decay_down(x))
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         unit = torch.exp(logsigmoid(wide) / GATE_TEMPERATURE)
-        return k, v, split_heads(self.eigen_range.decay(unit), self.num_heads)
+        share = range_share(self.range_gate)
+        by_head = None if share is None else share[:, None]
+        return k, v, self.eigen_range.decay(split_heads(unit, self.num_heads), by_head)

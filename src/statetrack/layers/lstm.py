@@ -6,8 +6,9 @@ from torch import Tensor
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import linear, refuse_eigen_range, reset_linear
+from statetrack.layers.parts import at_times, linear, refuse_eigen_range, reset_linear
 from statetrack.layers.transitions import Transitions, not_linear
+from statetrack.ops.packing import from_rows, in_rows, last_of
 
 __all__ = ["LSTM"]
 
@@ -17,6 +18,8 @@ class LSTM(Layer):
 
     Written as a loop over time, because torch's own LSTM cannot be vmapped over parameters.
     """
+
+    packs = True
 
     def __init__(self, d_model: int, *, eigen_range: object = None) -> None:
         super().__init__(d_model)
@@ -38,20 +41,29 @@ class LSTM(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         gates = self.in_proj(x)
+        if packing is not None:
+            gates = in_rows(gates, packing)
         if state is None:
-            h = c = torch.zeros_like(x[:, 0])
+            start = gates.new_zeros(len(gates), 2, self.d_model, dtype=x.dtype)
         else:
-            c, h = state["recurrent"].unbind(1)
-        outputs = []
-        for t in range(x.shape[1]):
+            start = state["recurrent"]
+        c, h = start.unbind(1)
+        cells, outputs = [], []
+        for t in range(gates.shape[1]):
             i, f, z, o = (gates[:, t] + self.recurrent_proj(h)).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(z)
             h = torch.sigmoid(o) * torch.tanh(c)
+            cells.append(c)
             outputs.append(h)
-        return torch.stack(outputs, dim=1).to(x.dtype), {"recurrent": torch.stack([c, h], dim=1)}
+        y, last = torch.stack(outputs, dim=1), torch.stack([c, h], dim=1)
+        if packing is not None:
+            both = torch.stack([torch.stack(cells, dim=1), y], dim=2)
+            both = from_rows(both, packing, x.shape[1])
+            y, last = both[:, :, 1], last_of(both, start, packing)
+        return at_times(y, read_at).to(x.dtype), {"recurrent": last}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None

@@ -84,10 +84,10 @@ class Mamba(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
-        u, z, new_state = self._convolved(x, state, read_at, pieces)
+        u, z, new_state = self._convolved(x, state, read_at, packing)
         delta, B, C = self._selection(u)
         recurrent = state.get("recurrent")
         y, last = ops.selective_scan(
@@ -99,7 +99,7 @@ class Mamba(Layer):
             self.D,
             low=self.eigen_range.low,
             initial_state=None if recurrent is None else recurrent.squeeze(-1),
-            pieces=pieces,
+            cu_seqlens=packing,
             backend=self.backend,
         )
         y = self.out_proj(at_times(y, read_at) * silu(z))
@@ -122,13 +122,13 @@ class Mamba(Layer):
         x: Tensor,
         state: LayerState,
         read_at: Tensor | None = None,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
     ) -> tuple[Tensor, Tensor, LayerState]:
         """u at every time, the gate's z at the times `read_at`, and the convolution's history."""
         u, z = in_halves(self.in_proj, x, read_at)
         if self.conv is None:
             return silu(u), z, {}
-        u, history = self.conv(u, state.get("conv"), activation="silu", pieces=pieces)
+        u, history = self.conv(u, state.get("conv"), activation="silu", packing=packing)
         return u, z, {"conv": history}
 
     def _selection(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

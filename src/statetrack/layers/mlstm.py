@@ -15,12 +15,14 @@ from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import (
     HeadNorm,
     ShortConvolution,
+    at_times,
     heads_dividing,
     linear,
     merge_heads,
     split_heads,
 )
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
+from statetrack.ops.packing import last_of, position, previous, sequences_in
 
 __all__ = ["MLSTM"]
 
@@ -37,7 +39,7 @@ class _Inputs(NamedTuple):
     f: Float[Tensor, "batch time heads"]
     convolved: Float[Tensor, "batch time channels"]
     z: Float[Tensor, "batch time channels"]
-    history: Float[Tensor, "batch past channels"] | None
+    history: Float[Tensor, "sequences past channels"] | None
 
 
 class MLSTM(Layer):
@@ -57,6 +59,8 @@ class MLSTM(Layer):
 
     Beck et al. 2024 (arXiv:2405.04517).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -123,25 +127,29 @@ class MLSTM(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         state = state or {}
-        inputs = self._inputs(x, state)
-        m, before = _stabiliser(inputs.i, inputs.f, state.get("m"))
+        inputs = self._inputs(x, state, packing)
+        m, before, last_m = _stabiliser(inputs.i, inputs.f, state.get("m"), packing)
         mixed, recurrent = ops.linear_attention(
             inputs.q,
             inputs.k * torch.exp(inputs.i - m)[..., None],
             inputs.v,
             (inputs.f * torch.exp(before - m))[..., None],
             initial_state=state.get("recurrent"),
+            cu_seqlens=packing,
             backend=self.backend,
+        )
+        mixed, m, convolved, z = (
+            at_times(part, read_at) for part in (mixed, m, inputs.convolved, inputs.z)
         )
         numerator, normaliser = mixed[..., :-1], mixed[..., -1:]
         # max(|nᵀq|, 1), both sides divided by e^m as C and n are
         y = numerator / torch.maximum(normaliser.abs(), torch.exp(-m)[..., None])
         y = merge_heads(self.norm(y.to(x.dtype)))
-        y = (y + self.skip.to(y.dtype) * inputs.convolved) * silu(inputs.z)
-        new_state = {"recurrent": recurrent, "m": m[:, -1]}
+        y = (y + self.skip.to(y.dtype) * convolved) * silu(z)
+        new_state = {"recurrent": recurrent, "m": last_m}
         if inputs.history is not None:
             new_state["conv"] = inputs.history
         return self.down_proj(y), new_state
@@ -157,12 +165,19 @@ class MLSTM(Layer):
             v=inputs.v,
         )
 
-    def _inputs(self, x: Float[Tensor, "batch time d_model"], state: LayerState) -> _Inputs:
+    def _inputs(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        state: LayerState,
+        packing: ops.Packing | None = None,
+    ) -> _Inputs:
         branch, z = self.up_proj(x).chunk(2, dim=-1)
         if self.conv is None:
             convolved, history = silu(branch), None
         else:
-            convolved, history = self.conv(branch, state.get("conv"), activation="silu")
+            convolved, history = self.conv(
+                branch, state.get("conv"), activation="silu", packing=packing
+            )
         q, k = _block_diagonal(self.q_weight, convolved), _block_diagonal(self.k_weight, convolved)
         v = _block_diagonal(self.v_weight, branch)
         gate_input = torch.cat([q, k, v], dim=-1)
@@ -205,14 +220,46 @@ def with_zeros(
 def _stabiliser(
     i: Float[Tensor, "batch time heads"],
     f: Float[Tensor, "batch time heads"],
-    start: Float[Tensor, "batch heads"] | None,
-) -> tuple[Float[Tensor, "batch time heads"], Float[Tensor, "batch time heads"]]:
-    """m_t = max(log|f_t| + m_{t-1}, ĩ_t) for all t at once, and m_{t-1}, both without gradient.
+    start: Float[Tensor, "sequences heads"] | None,
+    packing: ops.Packing | None,
+) -> tuple[
+    Float[Tensor, "batch time heads"],
+    Float[Tensor, "batch time heads"],
+    Float[Tensor, "sequences heads"],
+]:
+    """m_t = max(log|f_t| + m_{t-1}, ĩ_t) for all t at once, m_{t-1}, and the last m of each.
 
-    With F the running sum of log|f|, m_t - F_t is the running maximum of ĩ_t - F_t.
+    All are without gradient. With F the running sum of log|f|, m_t - F_t is the running maximum of
+    ĩ_t - F_t. Packed sequences share no sums: there, what 1, 2, 4, … tokens do is put together.
     """
     i, f = i.detach(), f.detach()
-    F = f.abs().log().clamp(min=LOG_FLOOR).cumsum(dim=1)
-    first = torch.full_like(i[:, :1], -torch.inf) if start is None else start.detach()[:, None]
-    m = F + torch.maximum(torch.cummax(i - F, dim=1).values, first)
-    return m, torch.cat([first, m[:, :-1]], dim=1)
+    log_f = f.abs().log().clamp(min=LOG_FLOOR)
+    if start is None:
+        first = i.new_full((sequences_in(i, packing), i.shape[2]), -torch.inf)
+    else:
+        first = start.detach()
+    if packing is None:
+        F = log_f.cumsum(dim=1)
+        m = F + torch.maximum(torch.cummax(i - F, dim=1).values, first[:, None])
+    else:
+        m = _running_maximum(i, log_f, first, packing)
+    return m, previous(m, first, packing), last_of(m, first, packing)
+
+
+def _running_maximum(
+    i: Float[Tensor, "batch time heads"],
+    log_f: Float[Tensor, "batch time heads"],
+    first: Float[Tensor, "sequences heads"],
+    packing: ops.Packing,
+) -> Float[Tensor, "batch time heads"]:
+    """m_t = max(log_f_t + m_{t-1}, i_t) in each packed sequence, from m_0 = `first`."""
+    place = position(packing, i.shape[1])[..., None]
+    m = torch.where(place == 0, torch.maximum(i, log_f + previous(i, first, packing)), i)
+    width = 1  # tokens that m and log_f are about
+    while width < min(packing.longest, i.shape[1]):
+        wider = place >= width
+        m_before, f_before = (torch.cat([x[:, :width], x[:, :-width]], 1) for x in (m, log_f))
+        m = torch.where(wider, torch.maximum(m, log_f + m_before), m)
+        log_f = torch.where(wider, log_f + f_before, log_f)
+        width *= 2
+    return m

@@ -21,15 +21,19 @@ __all__ = [
     "refuse_eigen_range",
     "reset_linear",
     "split_heads",
+    "wide",
 ]
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x²) + eps) · weight over the last axis, in float32 whatever comes in."""
+    """x / sqrt(mean(x²) + eps) · weight over the last axis, in float32 whatever comes in.
 
-    def __init__(self, dim: int, *, eps: float) -> None:
+    With `groups` the axis is cut into so many equal parts, each of which has a mean of its own.
+    """
+
+    def __init__(self, dim: int, *, eps: float, groups: int = 1) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.groups = eps, groups
         self.weight = nn.Parameter(torch.ones(dim))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -37,11 +41,17 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight).to(x.dtype)
+        if self.groups == 1:
+            normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        else:
+            parts = wide.unflatten(-1, (self.groups, -1))
+            scale = torch.rsqrt(parts.square().mean(-1, keepdim=True) + self.eps)
+            normed = (parts * scale).flatten(-2)
+        return (normed * self.weight).to(x.dtype)
 
     def extra_repr(self) -> str:
-        return f"{len(self.weight)}, eps={self.eps:g}"
+        groups = "" if self.groups == 1 else f", groups={self.groups}"
+        return f"{len(self.weight)}, eps={self.eps:g}{groups}"
 
 
 class LayerNorm(nn.Module):
@@ -108,10 +118,10 @@ class ShortConvolution(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch time dim"],
-        history: Float[Tensor, "batch past dim"] | None,
+        history: Float[Tensor, "sequences past dim"] | None,
         *,
         activation: Activation | None,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
         sizes: tuple[int, ...] | None = None,
     ) -> tuple[
         Float[Tensor, "batch time dim"] | tuple[Float[Tensor, "batch time _"], ...],
@@ -124,7 +134,7 @@ class ShortConvolution(nn.Module):
             self.bias,
             activation=activation,
             initial_state=history,
-            pieces=pieces,
+            cu_seqlens=packing,
             sizes=sizes,
         )
 
@@ -194,6 +204,11 @@ def heads_dividing(d_model: int, num_heads: int) -> int:
     if num_heads < 1 or d_model % num_heads:
         raise ValueError(f"num_heads={num_heads} must divide d_model={d_model}")
     return d_model // num_heads
+
+
+def wide(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """x in float32, or float64 if it is: gates are computed in it whatever autocast says."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def refuse_eigen_range(name: str, eigen_range: object) -> None:

@@ -14,12 +14,14 @@ from statetrack.layers.diagonal import Diagonal
 from statetrack.layers.full_matrix import FullMatrix
 from statetrack.layers.gated_delta_net import GatedDeltaNet
 from statetrack.layers.gla import GLA
+from statetrack.layers.lru import LRU
 from statetrack.layers.lstm import LSTM
 from statetrack.layers.mamba import Mamba
 from statetrack.layers.mamba2 import Mamba2
 from statetrack.layers.mlstm import MLSTM
 from statetrack.layers.rwkv7 import RWKV7
 from statetrack.layers.slstm import SLSTM
+from statetrack.layers.ttt_linear import TTTLinear
 
 __all__ = ["BUILT_IN", "LAYERS", "get", "has_depth", "options", "register"]
 
@@ -35,12 +37,14 @@ LAYERS: dict[str, type[Layer]] = {
         FullMatrix,
         GatedDeltaNet,
         GLA,
+        LRU,
         LSTM,
         Mamba,
         Mamba2,
         MLSTM,
         RWKV7,
         SLSTM,
+        TTTLinear,
     )
 }
 

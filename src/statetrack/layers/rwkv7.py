@@ -8,8 +8,16 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import heads_dividing, linear, merge_heads, reset_linear, split_heads
+from statetrack.layers.parts import (
+    at_times,
+    heads_dividing,
+    linear,
+    merge_heads,
+    reset_linear,
+    split_heads,
+)
 from statetrack.layers.transitions import RankOneTransitions, Transitions
+from statetrack.ops.packing import from_rows, in_rows, last_of, previous, sequences_in
 
 __all__ = ["RWKV7"]
 
@@ -31,6 +39,8 @@ class RWKV7(Layer):
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -95,36 +105,51 @@ class RWKV7(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
-        r, gate, A = self._inputs(x, state)
-        batch, time, heads, dim = r.shape
-        rows = [part.transpose(1, 2).flatten(0, 1) for part in (A.dense(), A.writes())]
+        r, gate, A = self._inputs(x, state, packing)
+        heads, dim = r.shape[2:]
+        parts = [A.dense(), A.writes()]
+        if packing is not None:
+            parts = [in_rows(part, packing) for part in parts]
+        rows = [part.transpose(1, 2).flatten(0, 1) for part in parts]
         if state is None:
-            start = rows[0].new_zeros(batch * heads, dim, dim)
+            start = rows[0].new_zeros(len(rows[0]), dim, dim)
         else:
             start = state["recurrent"].flatten(0, 1)
         states, last = ops.matrix_scan(rows[0], start, rows[1], backend=self.backend)
-        states = states.unflatten(0, (batch, heads))
+        states, last = (part.unflatten(0, (-1, heads)) for part in (states, last))
+        if packing is not None:
+            by_time = from_rows(states.transpose(1, 2), packing, x.shape[1])
+            last = last_of(by_time, start.unflatten(0, (-1, heads)), packing)
+            states = by_time.transpose(1, 2)
         y = torch.einsum("bhtkv,bthk->bthv", states, r)
-        y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
+        y, bonus, gate = (at_times(part, read_at) for part in (y, bonus, gate))
+        batch, time = y.shape[:2]
+        y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
-        new_state = {"recurrent": last.unflatten(0, (batch, heads)), "token": x[:, -1]}
-        return self.out_proj(y), new_state
+        token = last_of(x, self._token_before(x, state, packing), packing)
+        return self.out_proj(y), {"recurrent": last, "token": token}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
     ) -> Transitions:
         return self._inputs(x, state)[2]
 
+    def _token_before(
+        self, x: Tensor, state: LayerState | None, packing: ops.Packing | None
+    ) -> Float[Tensor, "sequences d_model"]:
+        if state is None:
+            return x.new_zeros(sequences_in(x, packing), self.d_model)
+        return state["token"].to(x.dtype)
+
     def _inputs(
-        self, x: Tensor, state: LayerState | None
+        self, x: Tensor, state: LayerState | None, packing: ops.Packing | None = None
     ) -> tuple[Tensor, Tensor, RankOneTransitions]:
         """r by head in float32, the output gate, and the transitions."""
-        last = torch.zeros_like(x[:, :1]) if state is None else state["token"][:, None]
-        previous = torch.cat([last.to(x.dtype), x[:, :-1]], dim=1)
-        mixed = x[None] + self.mix.to(x.dtype)[:, None, None] * (previous - x)
+        before = previous(x, self._token_before(x, state, packing), packing)
+        mixed = x[None] + self.mix.to(x.dtype)[:, None, None] * (before - x)
         x_r, x_w, x_k, x_v, x_a, x_g = mixed.unbind(0)
         wide = torch.promote_types(x.dtype, torch.float32)
         w = torch.exp(-SLOWEST * torch.sigmoid(self.w_up(torch.tanh(self.w_down(x_w))).to(wide)))

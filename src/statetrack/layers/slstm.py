@@ -9,6 +9,7 @@ from statetrack._typing import Float, Int
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import (
     HeadNorm,
+    at_times,
     heads_dividing,
     merge_heads,
     refuse_eigen_range,
@@ -28,6 +29,8 @@ class SLSTM(Layer):
 
     Beck et al. 2024 (arXiv:2405.04517), without the convolution.
     """
+
+    packs = True
 
     def __init__(
         self,
@@ -71,13 +74,13 @@ class SLSTM(Layer):
         x: Float[Tensor, "batch time d_model"],
         state: LayerState | None,
         read_at: Int[Tensor, "batch asked"] | None,
-        pieces: ops.Pieces | None,
+        packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         heads = split_heads(x, self.num_heads)
         gates = torch.einsum("bthd,ghde->btghe", heads, self.W.to(x.dtype)) + self.bias.to(x.dtype)
         start = None if state is None else state["recurrent"]
-        h, last = ops.slstm_scan(gates, self.R, start, backend=self.backend)
-        return merge_heads(self.norm(h)).to(x.dtype), {"recurrent": last}
+        h, last = ops.slstm_scan(gates, self.R, start, cu_seqlens=packing, backend=self.backend)
+        return merge_heads(self.norm(at_times(h, read_at))).to(x.dtype), {"recurrent": last}
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None

@@ -19,6 +19,7 @@ __all__ = [
     "DiagonalTransitions",
     "HouseholderTransitions",
     "RankOneTransitions",
+    "RotationTransitions",
     "Transitions",
     "not_linear",
 ]
@@ -56,6 +57,27 @@ class DiagonalTransitions(Transitions):
 
     def writes(self) -> Float[Tensor, "batch time heads key value"]:
         return self.k[..., :, None] * self.v[..., None, :]
+
+
+@dataclass(frozen=True)
+class RotationTransitions(Transitions):
+    """h ← λ h + b in complex numbers: in each head the plane is turned by arg λ and scaled by |λ|.
+
+    H is (Re h, Im h); the real matrix [[Re λ, -Im λ], [Im λ, Re λ]] has the eigenvalues λ and λ̄.
+    """
+
+    decay: Inexact[Tensor, "batch time heads"]
+    inputs: Inexact[Tensor, "batch time heads"]
+
+    def eigenvalues(self) -> Inexact[Tensor, "batch time heads key"]:
+        return torch.stack([self.decay, self.decay.conj()], dim=-1)
+
+    def dense(self) -> Float[Tensor, "batch time heads key key"]:
+        real, imag = self.decay.real, self.decay.imag
+        return torch.stack([real, -imag, imag, real], dim=-1).unflatten(-1, (2, 2))
+
+    def writes(self) -> Float[Tensor, "batch time heads key value"]:
+        return torch.stack([self.inputs.real, self.inputs.imag], dim=-1)[..., None]
 
 
 @dataclass(frozen=True)

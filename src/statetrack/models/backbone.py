@@ -14,11 +14,15 @@ __all__ = ["Backbone", "Block"]
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) where the config has an MLP."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)) where the config has an MLP.
+
+    With the norms after them it is x + norm(mixer(x)), then x + norm(mlp(x)).
+    """
 
     def __init__(self, config: BackboneConfig, index: int) -> None:
         super().__init__()
         self.residual, self.dropout = config.residual, config.dropout
+        self.norm_after = config.mixers[index].norm == "after"
         self.mixer_norm = make_norm(config)
         depth = index / max(config.num_layers - 1, 1)
         self.mixer = config.mixers[index].build(config.d_model, depth)
@@ -35,8 +39,9 @@ class Block(nn.Module):
         found = [
             Fold(self.mixer_norm if norm is None else norm, readers)
             for norm, readers in self.mixer.folds()
+            if norm is not None or not self.norm_after
         ]
-        if self.mlp is not None:
+        if self.mlp is not None and not self.norm_after:
             found.append(Fold(self.mlp_norm, (self.mlp.up_proj,)))
         return found
 
@@ -46,17 +51,23 @@ class Block(nn.Module):
         state: LayerState | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
-        pieces: ops.Pieces | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         """Mixes all of x; what comes after mixing is done at the times `read_at` alone if given."""
         mixed, state = self.mixer(
-            self.mixer_norm(x), state, read_at=read_at, pieces=pieces, mask=mask
+            x if self.norm_after else self.mixer_norm(x),
+            state,
+            read_at=read_at,
+            cu_seqlens=cu_seqlens,
+            mask=mask,
         )
+        mixed = self.mixer_norm(mixed) if self.norm_after else mixed
         x = self._add(at_times(x, read_at), mixed, generator)
         if self.mlp is not None and self.mlp_norm is not None:
-            x = self._add(x, self.mlp(self.mlp_norm(x)), generator)
+            change = self.mlp(x if self.norm_after else self.mlp_norm(x))
+            x = self._add(x, self.mlp_norm(change) if self.norm_after else change, generator)
         return x, state
 
     def _add(self, x: Tensor, change: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -85,13 +96,20 @@ class Backbone(nn.Module):
         """Whether rows may hold several sequences: all layers must take them."""
         return all(block.mixer.packs for block in self.blocks)  # type: ignore[union-attr]
 
+    def with_room(self, state: tuple[LayerState, ...], room: int) -> tuple[LayerState, ...]:
+        """A copy of the state that keeps its shapes until `room` tokens are read in all."""
+        return tuple(
+            block.mixer.with_room(one, room)  # type: ignore[union-attr, operator]
+            for block, one in zip(self.blocks, state, strict=True)
+        )
+
     def forward(
         self,
         x: Float[Tensor, "batch time d_model"],
         state: tuple[LayerState, ...] | None = None,
         *,
         read_at: Int[Tensor, "batch asked"] | None = None,
-        pieces: ops.Pieces | None = None,
+        cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], tuple[LayerState, ...]]:
@@ -109,7 +127,7 @@ class Backbone(nn.Module):
                 x,
                 None if state is None else state[index],
                 read_at=read_at if index == last else None,
-                pieces=pieces,
+                cu_seqlens=cu_seqlens,
                 mask=mask,
                 generator=generator,
             )

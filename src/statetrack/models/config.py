@@ -1,5 +1,6 @@
 """The description of a model: frozen, complete, and the same after a trip through JSON."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from statetrack.config import Bounds, Config, FrozenDict, frozen_defaults, plain
 from statetrack.layers import Layer, registry
 
-__all__ = ["BackboneConfig", "Mixer", "Size", "TaggerConfig"]
+__all__ = ["BackboneConfig", "CausalLMConfig", "Mixer", "Size", "TaggerConfig"]
 
 Size = Annotated[int, Bounds(least=1)]
 Std = Annotated[float, Bounds(least=0.0)]
@@ -20,7 +21,7 @@ FORMS = """"DeltaNet", ("DeltaNet", {"num_heads": 2}), MyLayer, (MyLayer, {...})
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer(Config):
-    """One layer of a backbone: which, and its options.
+    """One layer of a backbone: which, its options, and where its block has its norms.
 
     Options left out are filled in with the layer's defaults, so that a stored config says
     everything, and values are what the layer's annotations say.
@@ -31,6 +32,7 @@ class Mixer(Config):
 
     layer: str
     options: Mapping[str, Any] = FrozenDict({})
+    norm: Literal["before", "after"] = "before"  # of the mixer and of the MLP
 
     @classmethod
     def of(cls, entry: Any) -> "Mixer":
@@ -55,7 +57,7 @@ class Mixer(Config):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Takes the class along, so that a layer of your own is known where this is read."""
-        return _restored, (registry.get(self.layer), dict(self.options))
+        return _restored, (registry.get(self.layer), dict(self.options), self.norm)
 
     def essence(self) -> dict[str, Any]:
         """The layer, and the options that are not the frozen defaults of its name.
@@ -68,7 +70,8 @@ class Mixer(Config):
             for name, value in self.options.items()
             if name != "backend" and not (name in frozen and plain(value) == frozen[name])
         }
-        return {"layer": self.layer, "options": options}
+        place = {} if self.norm == "before" else {"norm": self.norm}
+        return {"layer": self.layer, "options": options, **place}
 
     def build(self, d_model: int, depth: float = 0.0) -> Layer:
         """The layer; `depth` is its place in the stack, from 0 to 1, for layers that ask."""
@@ -78,8 +81,8 @@ class Mixer(Config):
         return built
 
 
-def _restored(layer: type[Layer], options: dict[str, Any]) -> Mixer:
-    return Mixer.of((layer, options))
+def _restored(layer: type[Layer], options: dict[str, Any], norm: Any) -> Mixer:
+    return dataclasses.replace(Mixer.of((layer, options)), norm=norm)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -154,3 +157,20 @@ class TaggerConfig(Config):
     backbone: BackboneConfig
     embedding_std: Std = 0.02
     head_std: Std | None = 0.02  # None: uniform within 1/sqrt(d_model), PyTorch's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLMConfig(Config):
+    """A language model: embedding, backbone and a head, which may share the embedding's weights.
+
+    >>> backbone = BackboneConfig(mixers=[("DeltaNet", {"num_heads": 2})] * 2, d_model=32)
+    >>> config = CausalLMConfig(vocab_size=100, backbone=backbone)
+    >>> CausalLMConfig.from_json(config.to_json()) == config
+    True
+    """
+
+    vocab_size: Size
+    backbone: BackboneConfig
+    tie_embeddings: bool = False
+    embedding_std: Std = 0.006  # the head's too, if it has weights of its own
+    projection_std: Std | None = 0.006  # None: as each layer draws its own

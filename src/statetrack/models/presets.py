@@ -1,13 +1,14 @@
-"""The paper's models as configs."""
+"""The paper's and the field's models as configs."""
 
 import math
 from typing import Any
 
+from statetrack._suggest import did_you_mean
 from statetrack.config import coerced
 from statetrack.layers import Layer
-from statetrack.models.config import BackboneConfig, Mixer, Size, TaggerConfig
+from statetrack.models.config import BackboneConfig, CausalLMConfig, Mixer, Size, TaggerConfig
 
-__all__ = ["paper_config"]
+__all__ = ["lm_config", "paper_config"]
 
 
 def paper_config(
@@ -61,6 +62,61 @@ def paper_config(
             "mlp_out_std": 0.02 / math.sqrt(2 * num_layers),
         }
     return TaggerConfig(**ends, backbone=BackboneConfig(**body))
+
+
+WIDTHS = {"20M": (384, 8), "60M": (512, 12), "340M": (1024, 24), "1.3B": (2048, 24)}
+"""d_model and blocks of a model with MLPs, by size; Mamba and Mamba2 have twice the blocks."""
+
+
+def lm_config(
+    mixer: str | type[Layer],
+    size: str,
+    *,
+    vocab_size: int = 32_000,
+    tie_embeddings: bool = False,
+    **mixer_options: Any,
+) -> CausalLMConfig:
+    """A language model of a size the field compares at; `mixer_options` reach the layer.
+
+    The sizes are 20M, 60M, 340M and 1.3B. They are names: an untied DeltaNet of 340M has 374
+    million parameters with 32,000 tokens. Of 340M and 1.3B, DeltaNet, GLA, Mamba2 and the
+    Transformer (`Attention`) are as in the flame recipes, and Mamba is as in its release (370M).
+    Gated DeltaNet has keys of 3/4 d_model and values of twice that in 7/8 of the blocks, as in its
+    paper; DeltaProduct has heads of 128, as in its own. Blocks have pre-RMSNorm and a SwiGLU MLP;
+    Mamba and Mamba2 have no MLP. Layers of your own are built like DeltaNet.
+
+    >>> config = lm_config("DeltaNet", "340M", eigen_range=(-1.0, 1.0))
+    >>> config.backbone.d_model, config.backbone.num_layers, config.backbone.mlp_dim
+    (1024, 24, 2816)
+    """
+    if size not in WIDTHS:
+        raise ValueError(
+            f"size={size!r} is unknown; {did_you_mean(size, WIDTHS)}there are {', '.join(WIDTHS)}"
+        )
+    d_model, blocks = WIDTHS[size]
+    name = Mixer.of((mixer, mixer_options)).layer
+    of_head = {"Attention": 64, "RWKV7": 64, "GLA": 256, "MLSTM": 256, "Mamba2": 64}
+    options: dict[str, Any] = {"num_heads": d_model // of_head.get(name, 128)}
+    if name == "GatedDeltaNet":
+        options = {"num_heads": d_model * 3 // 1024, "head_dim": 256, "value_dim": 512}
+        blocks -= blocks // 8
+    elif name == "Mamba":
+        options = {"d_state": 16}
+    elif name == "Mamba2":
+        options = {"d_state": 128, "head_dim": 64}
+    one = Mixer.of((mixer, options | mixer_options))
+    no_mlp = name in ("Mamba", "Mamba2")
+    backbone = BackboneConfig(
+        mixers=(one,) * (2 * blocks if no_mlp else blocks),
+        d_model=d_model,
+        mlp="none" if no_mlp else "swiglu",
+        mlp_dim=_round_up(8 * d_model / 3, 256),
+        norm_eps=1e-5 if no_mlp else 1e-6,
+    )
+    draws: dict[str, Any] = {"embedding_std": 0.02, "projection_std": None} if no_mlp else {}
+    return CausalLMConfig(
+        vocab_size=vocab_size, backbone=backbone, tie_embeddings=tie_embeddings, **draws
+    )
 
 
 def _round_up(size: float, multiple: int) -> int:

@@ -20,6 +20,8 @@ from statetrack.ops.delta.reference import unit_vector as unit_vector
 from statetrack.ops.dense import matrix_scan as matrix_scan
 from statetrack.ops.diagonal import diagonal_scan as diagonal_scan
 from statetrack.ops.linear_attention import linear_attention as linear_attention
-from statetrack.ops.packing import Pieces as Pieces
+from statetrack.ops.packing import CuSeqlens as CuSeqlens
+from statetrack.ops.packing import Packing as Packing
+from statetrack.ops.packing import packing_of as packing_of
 from statetrack.ops.selective import selective_scan as selective_scan
 from statetrack.ops.slstm import slstm_scan as slstm_scan

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from statetrack.ops._record import note
+from statetrack.ops._register import packed_op
 from statetrack.ops._spec import OpSpec, find
-from statetrack.ops.packing import Pieces, one_by_one
+from statetrack.ops.packing import Packing, by_length
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "run"]
 
@@ -67,25 +68,29 @@ def run(
     backend: str,
     inputs: Any,
     *,
-    pieces: Pieces | None = None,
+    packing: Packing | None = None,
     large: bool = False,
     sizes: tuple[int, ...] | None = None,
 ) -> tuple[Any, Tensor]:
-    """The op on its inputs, a `spec.inputs`, by the pieces of every row if there are any.
+    """The op on its inputs, a `spec.inputs`, by the sequences of every packed row.
 
     With `sizes` the first result is cut along its channels into tensors of these sizes. Triton
-    kernels take all pieces at once and write the parts where they belong.
+    kernels take all sequences at once and write the parts where they belong.
     """
     chosen = _load(spec.name, backend, inputs[0].device.type, large)
     function = getattr(spec.loaded, chosen)  # an attribute, which a compiler can trace
     if chosen == "reference":
         function = _without_autocast(function)
     if chosen != "triton":
-        if pieces is not None:
-            function = one_by_one(function, spec.sequences)
-        y, final_state = function(inputs) if pieces is None else function(inputs, pieces)
+        if packing is None:
+            y, final_state = function(inputs)
+        elif torch.compiler.is_compiling():  # where offsets cannot be read: one node of the graph
+            name = _load_packed(spec.name, chosen)
+            y, final_state = getattr(spec.loaded, name)(*inputs, *packing)
+        else:
+            y, final_state = by_length(function, spec.sequences, spec.blank)(inputs, packing)
         return y if sizes is None else y.split(sizes, dim=-1), final_state
-    packed = {} if pieces is None else {"pieces": pieces}
+    packed = {} if packing is None else {"packing": packing}
     options = packed if sizes is None else {**packed, "sizes": sizes}
     y, final_state = function(inputs, **options)
     return y, final_state
@@ -101,6 +106,19 @@ def _load(op: str, backend: str, device: str, large: bool) -> str:
         setattr(spec.loaded, chosen, getattr(module, spec.name))
     note(spec.name, chosen)
     return chosen
+
+
+@torch.compiler.assume_constant_result
+def _load_packed(op: str, backend: str) -> str:
+    """Registers `by_length` with this backend as one op; returns its name, a constant."""
+    spec = find(op)
+    name = f"{backend}_packed"
+    if name not in vars(spec.loaded):
+        function = getattr(spec.loaded, backend)
+        if backend == "reference":
+            function = _without_autocast(function)
+        setattr(spec.loaded, name, packed_op(spec, backend, function))
+    return name
 
 
 def _problem(spec: OpSpec, backend: str, device: torch.device) -> str | None:

@@ -21,8 +21,16 @@ from torch.nn import Parameter
 
 from statetrack.ops._record import note
 from statetrack.ops._spec import OpSpec
+from statetrack.ops.packing import Packing, by_length, in_a_row
 
-__all__ = ["compute_dtype", "differentiable_op", "empty_grads", "per_group", "per_row"]
+__all__ = [
+    "compute_dtype",
+    "differentiable_op",
+    "empty_grads",
+    "packed_op",
+    "per_group",
+    "per_row",
+]
 
 Forward = Callable[..., tuple[Tensor, ...]]
 
@@ -158,6 +166,49 @@ def differentiable_op(
         return direct.apply(*inputs) if _plain(inputs) else forward_op(*inputs)
 
     return call
+
+
+def packed_op(spec: OpSpec, backend: str, function: Callable[[Any], Any]) -> Forward:
+    """`function` for packed sequences as one op, which a compiler does not look into.
+
+    The result takes the inputs one by one, and the offsets and the length of the longest sequence
+    after them. Its backward runs the forward once more.
+    """
+    run = by_length(function, spec.sequences, spec.blank)
+
+    def forward(inputs: Any, offsets: Tensor, longest: int) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return run(inputs, Packing(offsets, longest))
+
+    def empty(inputs: Any, offsets: Tensor, longest: int) -> tuple[Tensor, ...]:
+        return spec.empty(inputs, in_a_row(offsets))
+
+    def backward(inputs: Any, offsets: Tensor, longest: int, *others: Tensor) -> tuple[Tensor, ...]:
+        _, _, *grads = others
+        with _autograd_inside_an_op(), torch.enable_grad():
+            given = [x.detach() if isinstance(x, Tensor) else x for x in inputs]
+            leaves = [x.requires_grad_() for x in given if isinstance(x, Tensor)]
+            results = run(spec.inputs._make(given), Packing(offsets, longest))
+            found = iter(torch.autograd.grad(results, leaves, grads))
+        maybe = [x for x in inputs if x is None or isinstance(x, Tensor)]
+        none = offsets.new_empty(0)
+        return *(none if x is None else next(found) for x in maybe), none
+
+    return differentiable_op(
+        spec,
+        backend,
+        variant="_packed",
+        forward=forward,
+        backward=backward,
+        empty=empty,
+        options="Tensor offsets, int longest",
+    )
+
+
+def _autograd_inside_an_op() -> Any:
+    """Switches on what is off inside of an op, where autograd has been left behind."""
+    keys = torch._C.DispatchKey
+    return torch._C._SetExcludeDispatchKeyGuard(keys.AutogradFunctionality, False)
 
 
 def _plain(values: Iterable[Any]) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
+import torch
 from torch import Tensor
 
 __all__ = ["OpSpec", "find", "register"]
@@ -24,8 +25,8 @@ class OpSpec:
         outputs: the names of the results, which are tensors. The last one is the final state.
         empty: the results without numbers, from the inputs and the number of sequences in a row.
         backends: the backends there are.
-        sequences: the inputs [batch, time, ...] that packed sequences share. An op without any
-            takes no packed sequences.
+        sequences: the inputs [batch, time, ...], in which rows may hold packed sequences.
+        blank: the state that nothing was read into, from a tensor of its shape.
         other_names: further public functions that this op runs.
         loaded: the functions of the backends used so far, which a compiler can look up.
     """
@@ -35,7 +36,8 @@ class OpSpec:
     outputs: tuple[str, ...]
     empty: Callable[..., tuple[Tensor, ...]]
     backends: tuple[str, ...]
-    sequences: tuple[str, ...] = ()
+    sequences: tuple[str, ...]
+    blank: Callable[[Tensor], Tensor] = torch.zeros_like
     other_names: tuple[str, ...] = ()
     loaded: SimpleNamespace = field(default_factory=SimpleNamespace)
 

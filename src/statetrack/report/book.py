@@ -14,7 +14,7 @@ from typing import Any
 
 from statetrack.analysis.audit_file import NEAR_MINUS_ONE, LayerSpectrum, RunAudit, read_audit
 from statetrack.experiments.plan import Plan
-from statetrack.report.cells import Cell, cells, summary_row
+from statetrack.report.cells import Cell, cells, summary_rows
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture, styles
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
@@ -112,7 +112,9 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
         command=command, root=root.name, made_in=MADE_IN, stories=STORIES, remarks=REMARKS
     )
     text = header + "\n".join([*lines, *sections]) + "\n"
-    summary = [summary_row(cell, root) for table in tables.values() for cell in table]
+    summary = [
+        row for table in tables.values() for cell in table for row in summary_rows(cell, root)
+    ]
     return Book(text, pictures, summary)
 
 

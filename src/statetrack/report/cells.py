@@ -1,6 +1,7 @@
 """The cells of a plan's tables: what was planned, and what its run folders say."""
 
 import os
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,13 +10,21 @@ from typing import Any
 
 from statetrack.experiments.plan import Plan
 from statetrack.report.paper import best_in_paper
-from statetrack.report.tables import Group, Row, group_of, labels, order, row
+from statetrack.report.tables import (
+    Group,
+    Row,
+    accuracy_by_place,
+    group_of,
+    labels,
+    order,
+    row,
+)
 from statetrack.runs import StoredRun
 from statetrack.runs.labels import eigen_range, label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
 
-__all__ = ["KEYS", "Cell", "cells", "summary_row"]
+__all__ = ["KEYS", "Cell", "cells", "summary_rows"]
 
 KEYS = (
     "experiment",
@@ -27,6 +36,8 @@ KEYS = (
     "steps",
     "batch",
     "metric",
+    "length",
+    "operations",
     "best",
     "median",
     "spread",
@@ -123,12 +134,31 @@ def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
     ]
 
 
-def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
-    """The cell as a row of summary.json: `KEYS`, with `None` for what is not there.
+def summary_rows(cell: Cell, root: Path) -> list[dict[str, Any]]:
+    """The cell as rows of summary.json: `KEYS`, with `None` for what is not there.
 
     `spread` is the greatest less the least over the seeds; `record` is the path of the best run's
-    records, from the folder that holds `root`.
+    records, from the folder that holds `root`. Where answers within a sequence count one by one
+    (`Task.judged_by`), there follow rows for accuracy by `length`, in tokens, of answers between
+    half of it and all of it, and by `operations` as the records have them.
     """
+    first = _summary_row(cell, root)
+    if cell.group is None or not cell.group.chosen or cell.config.judge.judged_by is None:
+        return [first]
+    by_place = [accuracy_by_place(run) for run in cell.group.chosen]
+    rows = [first]
+    for length, operations in dict.fromkeys(place for found in by_place for place in found):
+        values = [found[length, operations] for found in by_place if (length, operations) in found]
+        rows.append(
+            first
+            | {"metric": "accuracy", "length": length, "operations": operations}
+            | {"best": max(values), "median": statistics.median(values), "seeds": len(values)}
+            | {"spread": max(values) - min(values) if len(values) > 1 else None}
+        )
+    return rows
+
+
+def _summary_row(cell: Cell, root: Path) -> dict[str, Any]:
     config, found, best = cell.config, cell.row, cell.best
     between = eigen_range(config)
     record = None
@@ -144,6 +174,8 @@ def summary_row(cell: Cell, root: Path) -> dict[str, Any]:
         config.steps,
         config.batch,
         config.metric,
+        None,
+        None,
         found and found.best,
         found and found.median,
         found and found.spread,

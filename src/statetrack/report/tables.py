@@ -21,6 +21,7 @@ __all__ = [
     "Point",
     "Row",
     "absent",
+    "accuracy_by_place",
     "by_length",
     "by_step",
     "exact_length",
@@ -142,6 +143,10 @@ class Absent:
 
 def _judge(config: RunConfig) -> tasks.Task:
     return config.judge
+
+
+def _faultless(config: RunConfig) -> bool:
+    return config.metric == "sequence_accuracy"
 
 
 def trained_tokens(config: RunConfig) -> int:
@@ -275,14 +280,14 @@ def _within_training(run: StoredRun) -> float | None:
     rows = {r.length: r for r in _test_rows(run) if r.length is not None and r.length <= longest}
     if not rows:
         return None
-    if _judge(config).dense:  # the share that is faultless so far only falls: its last value
+    if _faultless(config):  # the share that is faultless so far only falls: its last value
         return rows[max(rows)].value
     return _judge(config).scaled_accuracy(_pooled(rows.values()))
 
 
 def _test_rows(run: StoredRun) -> list[Record]:
-    """The last test, one row per length: accuracy, or faultless sequences for dense tasks."""
-    metric = "sequence_accuracy" if _judge(run.config).dense else "accuracy"
+    """The last test, one row per length: accuracy, or faultless sequences if they count."""
+    metric = "sequence_accuracy" if _faultless(run.config) else "accuracy"
     rows = [r for r in run.records if (r.split, r.metric) == ("test", metric) and r.length]
     last = max((r.step for r in rows), default=0)
     return [r for r in rows if r.step == last]
@@ -294,13 +299,33 @@ def _pooled(rows: Iterable[Record]) -> float:
     return sum(value * count for value, count in weights) / sum(count for _, count in weights)
 
 
+def accuracy_by_place(run: StoredRun) -> dict[tuple[int | None, int | None], float]:
+    """Accuracy of the last test by (length, None) and by (None, operations).
+
+    Lengths are 1, 2, 4, ... times the longest that was trained on, in tokens, each for the answers
+    between half of it and all of it.
+    """
+    rows = [r for r in run.records if (r.split, r.metric, r.overall) == ("test", "accuracy", False)]
+    last = max((r.step for r in rows), default=0)
+    rows = [r for r in rows if r.step == last]
+    longest = max((r.length for r in rows if r.length is not None), default=0)
+    found: dict[tuple[int | None, int | None], float] = {}
+    end = trained_tokens(run.config)
+    while end < 2 * longest:
+        here = [r for r in rows if r.length is not None and end // 2 < r.length <= end]
+        if here:
+            found[end, None] = _pooled(here)
+        end *= 2
+    return found | {(None, r.operations): r.value for r in rows if r.operations is not None}
+
+
 def by_length(group: Group) -> Curve:
     """The group's metric against the number of tokens read, on the test set.
 
     Where there are more than `MAX_BINS` lengths, neighbours are pooled: all answers of a bin for
     accuracy, the longest of the bin for faultless sequences, which only fall.
     """
-    judge = _judge(group.config)
+    judge, faultless = _judge(group.config), _faultless(group.config)
     tested = [{r.length or 0: r for r in _test_rows(run)} for run in group.chosen]
     lengths = sorted(set().union(*tested))
     width = -(-len(lengths) // MAX_BINS) or 1
@@ -311,10 +336,10 @@ def by_length(group: Group) -> Curve:
         for rows in tested:
             here = [rows[length] for length in part if length in rows]
             if here:
-                one = here[-1].value if judge.dense else judge.scaled_accuracy(_pooled(here))
+                one = here[-1].value if faultless else judge.scaled_accuracy(_pooled(here))
                 values.append(one)
-        x = float(part[-1] if judge.dense else statistics.mean(part))
-        alone = judge.dense or len(part) == 1
+        x = float(part[-1] if faultless else statistics.mean(part))
+        alone = faultless or len(part) == 1
         where = f"length {part[-1]}" if alone else f"lengths {part[0]} to {part[-1]}"
         points.append(_point(x, where, values))
     return Curve(group.label, tuple(points), len(group.chosen))
@@ -325,7 +350,7 @@ def by_step(group: Group, metric: str, split: str) -> Curve:
     columns: dict[int, list[float]] = {}
     for run in group.chosen:
         for r in run.records:
-            if (r.split, r.metric, r.length) == (split, metric, None):
+            if (r.split, r.metric, r.overall) == (split, metric, True):
                 columns.setdefault(r.step, []).append(r.value)
     steps = _thinned(sorted(columns))
     points = tuple(_point(float(step), f"step {step}", columns[step]) for step in steps)

@@ -15,11 +15,11 @@ A line is a JSON object:
      "done": {...},                 DONE
      "audit": {...},                audit.json, or null
      "series": [columns, ...],      numbers over all lengths, step by step; neither lr nor grad_norm
-     "lengths": [columns, ...]}     numbers by length, of the last step that has any
+     "lengths": [columns, ...]}     numbers by length or operations, of the last step that has any
 
 Columns are the records of one split and metric: {"split": "train", "metric": "loss", "step":
-[...], "value": [...]}, and `length`, `length_min` and `count` where the records have them. What is
-the same in all of them stands once instead of in a list; `value` is always a list.
+[...], "value": [...]}, and `length`, `length_min`, `count` and `operations` where the records have
+them. What is the same in all of them stands once instead of in a list; `value` is always a list.
 
 Lines are only ever added. A run that is there already is refused, unless its line would be the
 same; a retest goes to the file of its own day.
@@ -46,7 +46,7 @@ __all__ = ["ArchivedRun", "archived_runs", "line_of", "numbers_of", "store"]
 
 RUNS, FULL = "runs", "records"
 KEYS = ("fingerprint", "former", "config", "info", "done", "audit", "series", "lengths")
-COLUMNS = ("step", "length", "length_min", "count")
+COLUMNS = ("step", "length", "length_min", "count", "operations")
 LEFT_OUT = ("lr", "grad_norm")
 
 
@@ -234,13 +234,14 @@ def line_of(run: Run) -> dict[str, Any]:
 
 
 def numbers_of(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Those over all lengths, and the last of those by length."""
-    series: dict[tuple[str, str], list[Record]] = {}
-    lengths: dict[tuple[str, str], list[Record]] = {}
+    """Those over all lengths, and the last of those by length or operations."""
+    series: dict[tuple[Any, ...], list[Record]] = {}
+    lengths: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        kind = series if record.length is None else lengths
+        kind = series if record.overall else lengths
         if record.metric not in LEFT_OUT:
-            kind.setdefault((record.split, record.metric), []).append(record)
+            key = (record.split, record.metric, record.operations is None)
+            kind.setdefault(key, []).append(record)
     last = [_last(rows) for rows in lengths.values()]
     return [columns_of(rows) for rows in series.values()], [columns_of(rows) for rows in last]
 

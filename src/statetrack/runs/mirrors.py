@@ -16,6 +16,7 @@ def tag(record: Record) -> str:
     'test/accuracy/length_64'
     """
     place = "" if record.length is None else f"/length_{record.length}"
+    place += "" if record.operations is None else f"/operations_{record.operations}"
     return f"{record.split}/{record.metric}{place}"
 
 

@@ -19,12 +19,16 @@ class Record:
     Attributes:
         step: how many optimiser steps the model had taken.
         split: `train`, `validation` or `test`.
-        metric: `loss`, `accuracy`, `scaled_accuracy`, `sequence_accuracy`, `lr`, `grad_norm`.
+        metric: `loss`, `accuracy`, `scaled_accuracy`, `sequence_accuracy`, `lr`, `grad_norm`;
+            `window_accuracy` is not the model's, but that of an oracle.
         value: the number.
         length: how many tokens the model had read, [BOS] among them; `None` for a number over all
             lengths.
         length_min: where the number is for a range of lengths `length_min .. length`, its start.
         count: how many answers an accuracy is the mean of.
+        operations: where the number is for answers that so many operations have changed since they
+            were last shown, their number; of a range (3..4, 5..8, ...) its end. For an oracle the
+            number of operations that it knows.
     """
 
     step: int
@@ -34,12 +38,18 @@ class Record:
     length: int | None = None
     length_min: int | None = None
     count: int | None = None
+    operations: int | None = None
+
+    @property
+    def overall(self) -> bool:
+        """Whether it is over all lengths and all operations."""
+        return self.length is None and self.operations is None
 
     def to_json(self) -> str:
         """One line without its end. Optional fields that say nothing are left out."""
         row: dict[str, Any] = {"step": self.step, "split": self.split, "length": self.length}
         row |= {"metric": self.metric, "value": self.value}
-        for name in ("length_min", "count"):
+        for name in ("length_min", "count", "operations"):
             if getattr(self, name) is not None:
                 row[name] = getattr(self, name)
         return json.dumps(row, allow_nan=False)

@@ -103,7 +103,7 @@ class StoredRun(ABC):
 
     def last(self, metric: str, split: str = "validation") -> float | None:
         """The last value over all lengths; `None` if there is none."""
-        rows = [r for r in self.records if (r.metric, r.split, r.length) == (metric, split, None)]
+        rows = [r for r in self.records if (r.metric, r.split, r.overall) == (metric, split, True)]
         return rows[-1].value if rows else None
 
     def curve(self, metric: str = "accuracy", split: str = "test") -> dict[int, float]:

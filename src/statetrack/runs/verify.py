@@ -83,7 +83,8 @@ def _implausible(records: Path, step: int) -> list[str]:
         return [f"{records} is missing"]
     except (OSError, ValueError) as error:
         return [str(error)]
-    if len({(r.step, r.split, r.metric, r.length, r.length_min) for r in rows}) < len(rows):
+    places = {(r.step, r.split, r.metric, r.length, r.length_min, r.operations) for r in rows}
+    if len(places) < len(rows):
         return [f"{records} has numbers twice"]
     if max((r.step for r in rows), default=0) != step:
         return [f"{records} does not end at step {step}, where the run did"]

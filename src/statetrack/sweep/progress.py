@@ -110,7 +110,7 @@ class Progress:
             return
         seen = self._seen.setdefault(key, {})
         for row in rows:
-            if row.length is None:
+            if row.overall:
                 seen[f"{row.split} {row.metric}"] = row.value
         if is_first and key in self._tasks:
             # The first report: speed is counted from here, not from compiling.

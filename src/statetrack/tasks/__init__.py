@@ -21,6 +21,7 @@ from statetrack.tasks._registry import is_registered as is_registered
 from statetrack.tasks._registry import register as register
 from statetrack.tasks._task import IGNORE as IGNORE
 from statetrack.tasks._task import Batch as Batch
+from statetrack.tasks._task import Depths as Depths
 from statetrack.tasks._task import LengthRange as LengthRange
 from statetrack.tasks._task import Task as Task
 from statetrack.tasks.machines import from_machine as from_machine

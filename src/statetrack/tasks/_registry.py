@@ -12,6 +12,14 @@ from statetrack.automata.named import NAMES
 from statetrack.automata.sources import MACHINE, OVER, REGEX
 from statetrack.tasks import arithmetic, groups, letters, machines
 from statetrack.tasks._task import Task, found_by
+from statetrack.tasks.applied.boxes import boxes
+from statetrack.tasks.applied.chess import chess
+from statetrack.tasks.applied.cube import cube
+from statetrack.tasks.applied.flip_flop import flip_flop
+from statetrack.tasks.applied.lights_out import lights_out
+from statetrack.tasks.applied.mqar import mqar, mqar_forgetting
+from statetrack.tasks.applied.repl import COINS, repl
+from statetrack.tasks.applied.selective_copying import selective_copying
 
 _STRINGS: dict[str, Callable[..., Task]] = {
     "parity": letters.parity,
@@ -20,9 +28,34 @@ _STRINGS: dict[str, Callable[..., Task]] = {
     "even_pairs": letters.even_pairs,
     "cycle_navigation": letters.cycle_navigation,
 }
+_REPL: dict[str, Callable[..., Task]] = {
+    "repl_1": partial(repl, 1),
+    "repl_2": partial(repl, 2),
+    "repl_3": partial(repl, 3),
+    "repl_4": partial(repl, 4),
+    **{f"repl_5_{coin}": partial(repl, 5, p=p) for p, coin in COINS.items()},
+}
+_APPLIED: dict[str, Callable[[], Task]] = {
+    **_REPL,
+    **{f"{name}_silent": partial(build, silent=True) for name, build in _REPL.items()},
+    "boxes": partial(boxes, "swap"),
+    "boxes_mixed": partial(boxes, "mixed"),
+    "boxes_no_swap": partial(boxes, "no_swap"),
+    "chess": chess,
+    "cube": cube,
+    "lights_out": lights_out,
+    "lights_out_5x5": partial(lights_out, 5),
+    "mqar": mqar,
+    "mqar_forgetting": mqar_forgetting,
+    "flip_flop": flip_flop,
+    "flip_flop_i98": partial(flip_flop, 0.98),
+    "flip_flop_i10": partial(flip_flop, 0.1),
+    "selective_copying": selective_copying,
+}
 _BUILDERS: dict[str, Callable[[], Task]] = {
     **_STRINGS,
     **{f"{name}_dense": partial(build, dense=True) for name, build in _STRINGS.items()},
+    **_APPLIED,
 }
 _WORD_PROBLEMS = (
     *("s5", "s5_swaps", "s5_3perms", "s5_4tokens", "z60", "z60_2tokens"),

@@ -1,8 +1,8 @@
 """What a task is: a name, an alphabet, a length law, a chance level and a sampler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,18 @@ class LengthRange(NamedTuple):
     max: int
 
 
+class Depths(NamedTuple):
+    """What lies between an answer and the place where it could last be read off.
+
+    Attributes:
+        operations: how many operations have moved or changed the answer since it was last shown.
+        age: how many operations of any kind have been read since.
+    """
+
+    operations: Int[Tensor, "batch time"]
+    age: Int[Tensor, "batch time"]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Sequences, padded on the right.
@@ -28,17 +40,21 @@ class Batch:
     Attributes:
         tokens: what the model reads.
         targets: `targets[b, t]` is the class the model should say after reading
-            `tokens[b, :t+1]`; `IGNORE` wherever `mask` is False.
+            `tokens[b, :t+1]`, or the class of each of several labels; `IGNORE` wherever `mask` is
+            False.
         mask: True where the answer counts.
+        depths: of every answer that counts, in test sets of tasks that have `Task.depths`.
     """
 
     tokens: Int[Tensor, "batch time"]
-    targets: Int[Tensor, "batch time"]
+    targets: Int[Tensor, "batch time *labels"]
     mask: Bool[Tensor, "batch time"]
+    depths: Depths | None = None
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.tokens.to(device), self.targets.to(device), self.mask.to(device))
+        depths = self.depths and Depths(*(part.to(device) for part in self.depths))
+        return Batch(self.tokens.to(device), self.targets.to(device), self.mask.to(device), depths)
 
     @property
     def num_tokens(self) -> Int[Tensor, "batch"]:
@@ -58,6 +74,8 @@ Source = torch.Generator | tuple[torch.Generator, ...]
 
 Sampler = Callable[[int, LengthRange, Source, torch.device], Batch]
 """(batch, lengths, source, device) -> Batch."""
+
+Metric = Literal["scaled_accuracy", "sequence_accuracy"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,8 +99,15 @@ class Task:
         train_lengths, eval_lengths: the length laws of the protocol.
         shortest: the smallest length there is.
         fixed_length: True if a batch has one length unless `min_length` says otherwise.
-        num_tokens: the number of input tokens of a sequence of a given length.
+        num_tokens: the number of input tokens of a sequence of a given length, or the most of them
+            where statements differ in length.
         sampler: draws a batch.
+        labels: where every token has several labels, the number of classes of each; `class_names`
+            has them one label after the other, and an answer is right if all its labels are.
+        parts: ranges of labels whose answers are also judged alone, by name.
+        judged_by: the metric of a run; by default faultless sequences (`sequence_accuracy`) if
+            `dense`, else `scaled_accuracy`.
+        depths: of the answers of a batch, by reading its tokens; for test sets.
         machine: the machine whose outputs are the answers, where there is one. Its letters are
             tokens by the same names; the other tokens (padding, `=`, [BOS]) it does not read.
     """
@@ -101,6 +126,10 @@ class Task:
     fixed_length: bool = False
     num_tokens: Callable[[int], int]
     sampler: Sampler
+    labels: tuple[int, ...] | None = None
+    parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    judged_by: Metric | None = None
+    depths: Callable[[Batch], Depths] | None = None
     machine: Machine | None = None
     _origin: str | dict[str, Any] | None = field(init=False, default=None)
 
@@ -126,6 +155,11 @@ class Task:
             assert self.machine is not None
             return {"machine": table_of(self.machine), **self._origin}
         return self._origin or self.name
+
+    @property
+    def metric(self) -> Metric:
+        """What a run is judged by."""
+        return self.judged_by or ("sequence_accuracy" if self.dense else "scaled_accuracy")
 
     @property
     def vocab_size(self) -> int:
@@ -252,6 +286,8 @@ def found_by(task: Task, origin: str | dict[str, Any]) -> Task:
 
 def _stacked(parts: list[Tensor], width: int, fill: int | bool) -> Tensor:
     """One after the other, each padded on the right to `width`."""
-    return torch.cat(
-        [torch.nn.functional.pad(part, (0, width - part.shape[1]), value=fill) for part in parts]
-    )
+    padded = []
+    for part in parts:
+        sides = (*(0, 0) * (part.dim() - 2), 0, width - part.shape[1])
+        padded.append(torch.nn.functional.pad(part, sides, value=fill))
+    return torch.cat(padded)

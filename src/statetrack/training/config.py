@@ -32,7 +32,8 @@ class OptimizerConfig(Config):
     `decay` is one of
 
     - `all_but_state`: everything, embeddings, norms and biases too, except the parameters that set
-      the time scale of a state (`A_log`, `D`, `dt_bias`): the paper's Mamba and DeltaNet;
+      the time scale of a state (`A_log`, `D`, `dt_bias`, and those of the LRU): the paper's Mamba
+      and DeltaNet;
     - `matrices`: tensors of more than one axis, but neither the embedding nor the weights of a
       norm: the paper's xLSTM;
     - `all`: everything.
@@ -164,7 +165,8 @@ class RunConfig(RunDescription):
                 f"{task.name!r} needs {task.vocab_size} and {task.num_classes}"
             )
         judge = task if self.evaluation.task is None else tasks.get(self.evaluation.task)
-        if (judge.token_names, judge.class_names) != (task.token_names, task.class_names):
+        alphabets = [(t.token_names, t.class_names, t.labels) for t in (judge, task)]
+        if alphabets[0] != alphabets[1]:
             raise ValueError(
                 f"evaluation.task={judge.name!r} has another alphabet than task {task.name!r}"
             )
@@ -215,8 +217,8 @@ class RunConfig(RunDescription):
 
     @property
     def metric(self) -> str:
-        """Faultless sequences where every prefix is asked, else scaled accuracy."""
-        return "sequence_accuracy" if self.judge.dense else "scaled_accuracy"
+        """What it is judged by, see `Task.metric`."""
+        return self.judge.metric
 
 
 def _restored(fields: dict[str, Any], own: list[Task]) -> RunConfig:

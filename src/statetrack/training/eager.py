@@ -51,7 +51,7 @@ class Eager(Executor):
         for group in self.optimizer.param_groups:
             group["lr"] = config.optimizer.lr * factor
         answers = self._answers(self._next_batch(), self._dice(at))
-        loss, right = evaluation.loss_and_accuracy(*answers)
+        loss, right = evaluation.loss_and_accuracy(*answers, self.task.labels)
         self.optimizer.zero_grad()
         loss.backward()
         limit = config.optimizer.clip_norm
@@ -74,7 +74,7 @@ class Eager(Executor):
 
     def _answers(
         self, batch: Batch, dice: torch.Generator | None
-    ) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked"]]:
+    ) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked *labels"]]:
         """What the model says wherever something is asked, and what it should say."""
         on_cpu = self.device.type == "cpu"
         groups = narrow(batch, self.config.model.backbone.d_model) if on_cpu else [batch]
@@ -84,7 +84,7 @@ class Eager(Executor):
             with autocast(self.device, self.config.precision):
                 said, _ = self.model(group.tokens, read_at=read_at, generator=dice)
             scores.append(said.flatten(0, 1))
-            targets.append(asked.flatten())
+            targets.append(asked.flatten(0, 1))
         return torch.cat(scores), torch.cat(targets)
 
     def tally(self, batches: list[Batch]) -> evaluation.Tally:
@@ -95,7 +95,7 @@ class Eager(Executor):
 
         self.model.eval()
         try:
-            return evaluation.tally(predict, batches, runs=1, dense=self.judge.dense)
+            return evaluation.tally(predict, batches, runs=1, task=self.judge)
         finally:
             self.model.train()
 

@@ -7,7 +7,7 @@ from statetrack.training.config import OptimizerConfig
 
 __all__ = ["decays", "make_optimizer"]
 
-STATE_PARAMETERS = ("A_log", "D", "dt_bias")
+STATE_PARAMETERS = ("A_log", "D", "dt_bias", "nu_log", "theta_log", "gamma_log", "range_gate")
 """Parameters that set the time scale of a state; a decay would pull it to a scale of its own."""
 
 

@@ -33,12 +33,12 @@ class Layout(NamedTuple):
 
     Attributes:
         read_at: the times that are asked for; None for all.
-        offsets: where the pieces of a row begin (`ops.Pieces`); None where a row is one sequence.
+        offsets: where the sequences of a row begin (`ops.Packing`); None for one sequence a row.
         longest: no sequence has more tokens.
     """
 
     tokens: Int[Tensor, "runs rows time"]
-    targets: Int[Tensor, "runs rows asked"]
+    targets: Int[Tensor, "runs rows asked *labels"]
     read_at: Int[Tensor, "runs rows asked"] | None
     offsets: Int[Tensor, "runs rows ends"] | None
     longest: int
@@ -66,8 +66,10 @@ def by_length(batch: Batch, rows: int) -> list[Batch]:
     groups = []
     for chosen in sizes.argsort(stable=True).split(rows):
         width = int(sizes[chosen[-1]])
-        parts = (part[chosen, :width] for part in (batch.tokens, batch.targets, batch.mask))
-        groups.append(Batch(*parts))
+        tokens, targets, mask = (
+            part[chosen, :width] for part in (batch.tokens, batch.targets, batch.mask)
+        )
+        groups.append(Batch(tokens, targets, mask))
     return groups
 
 
@@ -107,8 +109,8 @@ def packed(batch: Batch, *, runs: int, room: int) -> Layout:
     """One row of `room` tokens for each run, with its share of the sequences end to end.
 
     What a row has left is padding behind its first sequences, each up to the width of the batch, so
-    that no piece is padding alone; `room` is at most that of the padded batch. A sequence that does
-    not fit is not asked for: its target is `IGNORE`.
+    that no sequence is padding alone; `room` is at most that of the padded batch. A sequence that
+    does not fit is not asked for: its target is `IGNORE`.
     """
     width = batch.tokens.shape[1]
     last, targets = (x.view(runs, -1) for x in batch.last_answer)

@@ -171,9 +171,9 @@ class Stacked(Executor):
             read_at: Tensor | None,
             offsets: Tensor | None,
         ) -> tuple[Tensor, Tensor]:
-            pieces = None if offsets is None else ops.Pieces(offsets, longest)
-            scores = self._scores(weights, vectors, read_at, pieces)
-            return evaluation.loss_and_accuracy(scores, targets)
+            packing = None if offsets is None else ops.Packing(offsets, longest)
+            scores = self._scores(weights, vectors, read_at, packing)
+            return evaluation.loss_and_accuracy(scores, targets, self.task.labels)
 
         places = (0, 0, 0, None if read_at is None else 0, None if offsets is None else 0)
         table, others = self._apart(weights)
@@ -190,11 +190,11 @@ class Stacked(Executor):
         weights: dict[str, Tensor],
         vectors: Tensor,
         read_at: Tensor | None,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
     ) -> Tensor:
         """One run's scores, from the vectors of its tokens."""
         with autocast(self.device, self.config.precision):
-            scores: Tensor = functional_call(self.body, weights, (vectors, read_at, pieces))
+            scores: Tensor = functional_call(self.body, weights, (vectors, read_at, packing))
         return scores
 
     # ----------------------------------------------------------------------------- evaluation
@@ -210,7 +210,7 @@ class Stacked(Executor):
             vectors = look_up(table, tokens.expand(self.runs, -1, -1))
             return vmap(self._scores, in_dims=(0, 0, None))(others, vectors, read_at)
 
-        return evaluation.tally(predict, batches, runs=self.runs, dense=self.judge.dense)
+        return evaluation.tally(predict, batches, runs=self.runs, task=self.judge)
 
     # -------------------------------------------------------------------------------- CUDA graphs
 
@@ -395,8 +395,10 @@ class _Body(nn.Module):
         super().__init__()
         self.backbone, self.head = model.backbone, model.head
 
-    def forward(self, vectors: Tensor, read_at: Tensor | None, pieces: ops.Pieces | None) -> Tensor:
-        x, _ = self.backbone(vectors, read_at=read_at, pieces=pieces)
+    def forward(
+        self, vectors: Tensor, read_at: Tensor | None, packing: ops.Packing | None
+    ) -> Tensor:
+        x, _ = self.backbone(vectors, read_at=read_at, cu_seqlens=packing)
         scores: Tensor = self.head(x)
         return scores
 

@@ -39,11 +39,11 @@ def test_equals_pytorchs_own(backend: ops.Backend) -> None:
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 def test_parts_are_those_of_the_whole(backend: ops.Backend) -> None:
     x, weight = draw(2, 5, 6), draw(6, 4, seed=1)
-    pieces = ops.Pieces(torch.tensor([[0, 2, 5], [0, 0, 5]]), 5)
-    for cuts in (None, pieces):
-        whole, state = ops.short_convolution(x, weight, pieces=cuts, backend=backend)
+    packing = ops.Packing(torch.tensor([[0, 2, 5], [0, 0, 5]]), 5)
+    for cuts in (None, packing):
+        whole, state = ops.short_convolution(x, weight, cu_seqlens=cuts, backend=backend)
         parts, same = ops.short_convolution(
-            x, weight, pieces=cuts, sizes=(1, 3, 2), backend=backend
+            x, weight, cu_seqlens=cuts, sizes=(1, 3, 2), backend=backend
         )
         assert [part.shape[2] for part in parts] == [1, 3, 2]
         assert torch.equal(torch.cat(tuple(parts), dim=2), whole) and torch.equal(same, state)

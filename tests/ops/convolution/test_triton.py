@@ -79,8 +79,8 @@ else:
     ) -> dict[str, Tensor]:
         """Outputs, and the gradients for random gradients of them, by name."""
         leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-        pieces = None if cuts is None else ops.Pieces(torch.tensor(cuts), cuts[0][-1])
-        options = {"activation": activation, "pieces": pieces, "backend": backend}
+        packing = None if cuts is None else ops.Packing(torch.tensor(cuts), cuts[0][-1])
+        options = {"activation": activation, "cu_seqlens": packing, "backend": backend}
         y, states = ops.short_convolution(**leaves, **options)
         dy, dstates = draw(*y.shape, seed=5), draw(*states.shape, seed=6)
         change_dy(dy)
@@ -162,8 +162,8 @@ else:
         offsets = torch.tensor([[[0, 3, 4, 4, 11], [0, 0, 7, 9, 11]]]).expand(2, -1, -1)
 
         def run(cut: bool, x: Tensor, weight: Tensor, offsets: Tensor) -> tuple[Tensor, ...]:
-            pieces = ops.Pieces(offsets, 7)
-            options = {"activation": "silu", "backend": "triton", "pieces": pieces}
+            packing = ops.Packing(offsets, 7)
+            options = {"activation": "silu", "backend": "triton", "cu_seqlens": packing}
             if not cut:
                 y, state = ops.short_convolution(x, weight, **options)
                 return *y.split(sizes, dim=-1), state

@@ -8,7 +8,7 @@ from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_shape
 from statetrack.ops._dispatch import Backend, run
 from statetrack.ops.convolution.spec import SPEC, Inputs
-from statetrack.ops.packing import Pieces, check_pieces
+from statetrack.ops.packing import CuSeqlens, check_start, packing_of
 
 __all__ = ["Activation", "short_convolution"]
 
@@ -23,7 +23,7 @@ def short_convolution(
     *,
     activation: Activation | None = None,
     initial_state: Tensor | None = None,
-    pieces: Pieces | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     sizes: None = None,
     backend: Backend = "auto",
 ) -> tuple[Tensor, Tensor]: ...
@@ -37,7 +37,7 @@ def short_convolution(
     *,
     activation: Activation | None = None,
     initial_state: Tensor | None = None,
-    pieces: Pieces | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     sizes: tuple[int, ...] | None,
     backend: Backend = "auto",
 ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]: ...
@@ -49,8 +49,8 @@ def short_convolution(
     bias: Float[Tensor, "channels"] | None = None,
     *,
     activation: Activation | None = None,
-    initial_state: Float[Tensor, "batch past channels"] | None = None,
-    pieces: Pieces | None = None,
+    initial_state: Float[Tensor, "sequences past channels"] | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     sizes: tuple[int, ...] | None = None,
     backend: Backend = "auto",
 ) -> tuple[
@@ -61,9 +61,9 @@ def short_convolution(
 
     The last column of `weight` meets the token itself. The state holds the last width - 1 inputs
     (past = width - 1), zeros unless given; it is float32, or float64 if any input is, as are the
-    sums; y has the dtype of x. With `pieces` a row holds several sequences (`Pieces`): no token
-    looks back into another one, and there is a state after each of them, row by row. With `sizes`
-    y is cut along its channels into tensors of these sizes.
+    sums; y has the dtype of x. With `cu_seqlens` a row holds several sequences (`Packing`): no
+    token looks back into another one, and each has its own initial and final state, row by row.
+    With `sizes` y is cut along its channels into tensors of these sizes.
 
     >>> import torch
     >>> x, difference = torch.tensor([[[1.0], [3.0], [6.0]]]), torch.tensor([[-1.0, 1.0]])
@@ -77,14 +77,13 @@ def short_convolution(
         raise ValueError(f"weight has shape {tuple(weight.shape)}: width must be at least 1")
     if bias is not None:
         check_shape("bias", bias, "channels", found)
-    if initial_state is not None:
-        found["past"] = found["width"] - 1
-        check_shape("initial_state", initial_state, "batch past channels", found)
+    packing = packing_of(cu_seqlens, x)
+    found["past"] = found["width"] - 1
+    check_start(initial_state, "past channels", found, packing)
     check_devices(x=x, weight=weight, bias=bias, initial_state=initial_state)
     if activation is not None and activation not in get_args(Activation):
         raise ValueError(f"activation={activation!r} is not 'silu' or None")
-    check_pieces(pieces, x, initial_state)
     if sizes is not None and sum(sizes) != found["channels"]:
         raise ValueError(f"sizes={sizes} must add up to channels = {found['channels']}")
     inputs = Inputs(x, weight, bias, activation == "silu", initial_state)
-    return run(SPEC, backend, inputs, pieces=pieces, sizes=sizes)
+    return run(SPEC, backend, inputs, packing=packing, sizes=sizes)

@@ -1,12 +1,12 @@
 """`short_convolution` in one pass over memory: one kernel forward, one backward.
 
-Letters: B batch, T time, C channels, W width, G groups, P pieces of a row (`Pieces`). One program
+Letters: B batch, T time, C channels, W width, G groups, P sequences packed into a row. One program
 takes a block of channels of one batch row through a segment of time, from its start to its end and
 across the borders of pieces, with the last W - 1 inputs in registers, so every input is read once.
 Four tokens are loaded while four are computed. Where a piece ends these registers are its final
-state: they are stored, and cleared for the next piece. A program finds its first piece in the
-offsets and has the ends of two pieces at hand from there on, so that a token which begins no piece
-costs one comparison more. Without pieces a row is one.
+state: they are stored, and hold the initial state of the next piece from then on. A program finds
+its first piece in the offsets and has the ends of two pieces at hand from there on, so that a token
+which begins no piece costs one comparison more. Without pieces a row is one.
 
 The sums z are not kept: the backward computes them again from the same window. Token t gives its
 part of dx_{t-W+1} .. dx_t, which wait in registers too; the oldest is then complete, and where a
@@ -35,7 +35,7 @@ from statetrack.ops._triton.runtime import (
     triton_dtype,
 )
 from statetrack.ops.convolution.spec import SPEC, Inputs, in_groups
-from statetrack.ops.packing import Pieces, in_a_row
+from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["short_convolution"]
 
@@ -45,11 +45,11 @@ PROGRAMS = 2048  # that keep a large GPU busy
 
 
 def short_convolution(
-    inputs: Inputs, pieces: Pieces | None = None, sizes: tuple[int, ...] | None = None
+    inputs: Inputs, packing: Packing | None = None, sizes: tuple[int, ...] | None = None
 ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
     """See `statetrack.ops.short_convolution`."""
     check_version()
-    offsets = None if pieces is None else pieces.offsets
+    offsets = None if packing is None else packing.offsets
     given = (*in_groups(inputs), offsets)
     if sizes is not None and _in_blocks(sizes):
         _, second, third = (*sizes, 0, 0)[:3]
@@ -64,13 +64,15 @@ def short_convolution(
 
 @triton.jit
 @no_type_check
-def _input(x_ptr, start_ptr, t, begin, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr):
+def _input(
+    x_ptr, start_ptr, sequence, t, begin, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr
+):
     """Input t < 0 of a piece: before its begin it is of the initial state, or zeros."""
     inside = c < channels
     x = tl.load(x_ptr + t * channels + c, mask=inside & (t >= begin), other=0.0).to(COMPUTE)
     if start_ptr is not None:
         age = t - begin
-        before = start_ptr + (age + W - 1) * channels + c
+        before = start_ptr + (sequence * (W - 1) + age + W - 1) * channels + c
         x += tl.load(before, mask=inside & (age < 0) & (age > -W), other=0.0).to(COMPUTE)
     return x
 
@@ -163,6 +165,22 @@ def _next(offsets_ptr, piece, border, after, first, T, P):
 
 @triton.jit
 @no_type_check
+def _start_of(
+    start_ptr, sequence, channels, c, BC: tl.constexpr, W: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """The W - 1 inputs before a piece: its initial state, or zeros."""
+    window = ()
+    for j in tl.static_range(W - 1):
+        x = tl.zeros([BC], COMPUTE)
+        if start_ptr is not None:
+            at = start_ptr + (sequence * (W - 1) + j) * channels + c
+            x += tl.load(at, mask=c < channels, other=0.0).to(COMPUTE)
+        window = window + (x,)
+    return window
+
+
+@triton.jit
+@no_type_check
 def _store_state(final_ptr, sequence, state, channels, c, W: tl.constexpr):
     for j in tl.static_range(W - 1):
         at = final_ptr + (sequence * (W - 1) + j) * channels + c
@@ -230,22 +248,20 @@ def _forward_kernel(
     token, channel = b * time + first, tl.program_id(1) * BC
     x_ptr += token * channels
     y_ptr, size = _part(y_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
-    if start_ptr is not None:
-        start_ptr += b * (W - 1) * channels
     if offsets_ptr is not None:
         offsets_ptr += b * (P + 1)
     piece, begin, border, after = _place(offsets_ptr, first, T, P)
+    sequence = b * P + piece
 
     at = weight_ptr + (group * channels + c) * W
     weight = ()
     window = ()
-    nothing = ()
     for j in tl.static_range(W):
         weight = weight + (tl.load(at + j, mask=inside, other=0.0).to(COMPUTE),)
         if j < W - 1:
             t = j - (W - 1)
-            window = window + (_input(x_ptr, start_ptr, t, begin, channels, c, W, COMPUTE),)
-            nothing = nothing + (tl.zeros([BC], COMPUTE),)
+            x = _input(x_ptr, start_ptr, sequence, t, begin, channels, c, W, COMPUTE)
+            window = window + (x,)
     bias = tl.zeros([BC], COMPUTE)
     if bias_ptr is not None:
         bias += tl.load(bias_ptr + group * channels + c, mask=inside, other=0.0).to(COMPUTE)
@@ -257,9 +273,10 @@ def _forward_kernel(
         for i in tl.static_range(4):
             if t + i == border:
                 _store_state(final_ptr, b * P + piece, window, channels, c, W)
-                window = nothing
                 if offsets_ptr is not None:
                     piece, border, after = _next(offsets_ptr, piece, border, after, first, T, P)
+                    sequence = b * P + tl.minimum(piece, P - 1)
+                    window = _start_of(start_ptr, sequence, channels, c, BC, W, COMPUTE)
             window = window + (here[i].to(COMPUTE),)
             z = bias
             for j in tl.static_range(W):
@@ -274,21 +291,24 @@ def _forward_kernel(
         lowest = tl.program_id(2) * share
         for other in range(lowest, tl.minimum(lowest + share, P)):
             if tl.load(offsets_ptr + other) == tl.load(offsets_ptr + other + 1):
-                _store_state(final_ptr, b * P + other, nothing, channels, c, W)
+                start = _start_of(start_ptr, b * P + other, channels, c, BC, W, COMPUTE)
+                _store_state(final_ptr, b * P + other, start, channels, c, W)
 
 
 @triton.jit
 @no_type_check
-def _give(dx_ptr, dstart_ptr, dx, row, floor, last, channels, c, W: tl.constexpr):
-    """Stores the gradient of input `row` if it is one from `floor` to `last` - 1.
+def _give(dx_ptr, dstart_ptr, sequence, dx, row, begin, last, channels, c, W: tl.constexpr):
+    """Stores the gradient of input `row` of a piece if it is one from token 0 to `last` - 1.
 
-    Those before token 0 are of the initial state, where there is one.
+    Those before the piece are of its initial state, if there is one: where it begins, it is stored.
     """
-    wanted = (c < channels) & (row >= floor) & (row < last)
-    if dstart_ptr is not None:
-        tl.store(dstart_ptr + (row + W - 1) * channels + c, dx, mask=wanted & (row < 0))
-        wanted = wanted & (row >= 0)
+    inside = c < channels
+    wanted = inside & (row >= begin) & (row >= 0) & (row < last)
     tl.store(dx_ptr + row * channels + c, dx, mask=wanted)
+    if dstart_ptr is not None:
+        at = dstart_ptr + (sequence * (W - 1) + row - begin + W - 1) * channels + c
+        before = inside & (row < begin) & (row > begin - W) & (begin >= 0) & (begin < last)
+        tl.store(at, dx, mask=before)
 
 
 @triton.jit
@@ -336,15 +356,10 @@ def _backward_kernel(
     x_ptr += token * channels
     dx_ptr += token * channels
     dy_ptr, size = _part(dy_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
-    floor = 0  # no gradient of an earlier input is stored from here on
-    given_ptr = None
-    if start_ptr is not None:
-        start_ptr += b * (W - 1) * channels
-        given_ptr = dstart_ptr + b * (W - 1) * channels
-        floor = tl.where(first == 0, 1 - W, 0)
     if offsets_ptr is not None:
         offsets_ptr += b * (P + 1)
     piece, begin, border, after = _place(offsets_ptr, first, T, P)
+    sequence = b * P + piece
 
     at = weight_ptr + (group * channels + c) * W
     weight = ()
@@ -357,7 +372,8 @@ def _backward_kernel(
         dweight = dweight + (tl.zeros([BC], COMPUTE),)
         if j < W - 1:
             t = j - (W - 1)
-            window = window + (_input(x_ptr, start_ptr, t, begin, channels, c, W, COMPUTE),)
+            x = _input(x_ptr, start_ptr, sequence, t, begin, channels, c, W, COMPUTE)
+            window = window + (x,)
             dxs = dxs + (tl.zeros([BC], COMPUTE),)
             nothing = nothing + (tl.zeros([BC], COMPUTE),)
     dbias = tl.zeros([BC], COMPUTE)
@@ -376,13 +392,17 @@ def _backward_kernel(
                 for j in tl.static_range(W - 1):
                     dx = dxs[j]
                     if dfinal_ptr is not None:  # the last W - 1 inputs are the final state too
-                        given_at = dfinal_ptr + ((b * P + piece) * (W - 1) + j) * channels + c
+                        given_at = dfinal_ptr + (sequence * (W - 1) + j) * channels + c
                         dx += tl.load(given_at, mask=inside, other=0.0).to(COMPUTE)
-                    _give(dx_ptr, given_ptr, dx, t + j - (W - 1), floor, last, channels, c, W)
-                floor = t  # so that what is left in dxs is never stored
+                    row = t + j - (W - 1)
+                    _give(dx_ptr, dstart_ptr, sequence, dx, row, begin, last, channels, c, W)
+                begin = t  # what comes now is for the next piece
+                dxs = nothing
                 window = nothing
                 if offsets_ptr is not None:
                     piece, border, after = _next(offsets_ptr, piece, border, after, first, T, P)
+                    sequence = b * P + tl.minimum(piece, P - 1)
+                    window = _start_of(start_ptr, sequence, channels, c, BC, W, COMPUTE)
             window = window + (xs[i].to(COMPUTE),)
             dz = dys[i].to(COMPUTE)
             if SILU:
@@ -395,7 +415,8 @@ def _backward_kernel(
             sums = ()
             for j in tl.static_range(W):
                 sums = sums + (dxs[j] + weight[j] * dz,)
-            _give(dx_ptr, given_ptr, sums[0], t - (W - 1), floor, last, channels, c, W)
+            row = t - (W - 1)
+            _give(dx_ptr, dstart_ptr, sequence, sums[0], row, begin, last, channels, c, W)
             dxs = sums[1:]
             dz = tl.where(t < last, dz, 0.0)  # the weights' gradients count every token once
             dbias += dz
@@ -406,6 +427,15 @@ def _backward_kernel(
             window = window[1:]
         xs = xs_next
         dys = dys_next
+
+    if dstart_ptr is not None:
+        if offsets_ptr is not None:  # the state of an empty piece goes through
+            share = tl.cdiv(P, segments)
+            lowest = segment * share
+            for other in range(lowest, tl.minimum(lowest + share, P)):
+                if tl.load(offsets_ptr + other) == tl.load(offsets_ptr + other + 1):
+                    given = _start_of(dfinal_ptr, b * P + other, channels, c, BC, W, COMPUTE)
+                    _store_state(dstart_ptr, b * P + other, given, channels, c, W)
 
     parts_ptr += (b * segments + segment) * (W + 1) * channels
     for j in tl.static_range(W):
@@ -529,7 +559,7 @@ def _backward(
             dys[0],
             contiguous(dstate),
             dx,
-            dstart,
+            None if initial_state is None else dstart,
             parts,
             contiguous(offsets),
             time,

@@ -8,7 +8,7 @@ from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, run
 from statetrack.ops.delta.spec import SPEC, Inputs, large_state
-from statetrack.ops.packing import Pieces, check_pieces
+from statetrack.ops.packing import CuSeqlens, Packing, check_start, packing_of
 
 __all__ = ["delta_product", "delta_rule"]
 
@@ -22,8 +22,8 @@ def delta_rule(
     *,
     normalize: bool = True,
     scale: float = 1.0,
-    initial_state: Float[Tensor, "batch heads key value"] | None = None,
-    pieces: Pieces | None = None,
+    initial_state: Float[Tensor, "sequences heads key value"] | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
@@ -36,8 +36,8 @@ def delta_rule(
     With `normalize`, q and k are divided by their norms inside and the transition is
     I - β k kᵀ/‖k‖² whatever the dtype; without it, k is used as it is.
     The state is float32, or float64 if any input is; y has the dtype of v.
-    With `pieces` a row holds several sequences (`Pieces`), and the states are those after each of
-    them, row by row.
+    With `cu_seqlens` a row holds several sequences (`Packing`), each with its own initial and final
+    state, row by row.
 
     >>> import torch
     >>> k = torch.tensor([1.0, 0.0]).expand(1, 3, 1, 2)
@@ -46,11 +46,10 @@ def delta_rule(
     >>> y.flatten()
     tensor([-1.,  1., -1.])
     """
-    _check("batch time heads", q, k, v, beta, decay, initial_state)
-    check_pieces(pieces, q, initial_state)
+    packing = _check("batch time heads", q, k, v, beta, decay, initial_state, cu_seqlens)
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
-    return run(SPEC, backend, inputs, pieces=pieces, large=large_state(k, v))
+    return run(SPEC, backend, inputs, packing=packing, large=large_state(k, v))
 
 
 def delta_product(
@@ -62,8 +61,8 @@ def delta_product(
     *,
     normalize: bool = True,
     scale: float = 1.0,
-    initial_state: Float[Tensor, "batch heads key value"] | None = None,
-    pieces: Pieces | None = None,
+    initial_state: Float[Tensor, "sequences heads key value"] | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
@@ -75,14 +74,22 @@ def delta_product(
     then y = scale · Hᵀ q. n = 1 is `delta_rule`, which also explains the other arguments. Products
     of two reflections are rotations, so n >= 2 reaches complex eigenvalues.
     """
-    _check("batch time micro heads", q, k, v, beta, decay, initial_state)
-    check_pieces(pieces, q, initial_state)
+    packing = _check("batch time micro heads", q, k, v, beta, decay, initial_state, cu_seqlens)
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
-    return run(SPEC, backend, inputs, pieces=pieces, large=large_state(k, v))
+    return run(SPEC, backend, inputs, packing=packing, large=large_state(k, v))
 
 
-def _check(steps: str, q: Any, k: Any, v: Any, beta: Any, decay: Any, initial_state: Any) -> None:
-    """`steps` names the axes that k, v and beta share."""
+def _check(
+    steps: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    beta: Any,
+    decay: Any,
+    initial_state: Any,
+    cu_seqlens: CuSeqlens | None,
+) -> Packing | None:
+    """`steps` names the axes that k, v and beta share; returns what `cu_seqlens` says."""
     sizes: dict[str, int] = {}
     check_shape("q", q, "batch time heads key", sizes)
     check_shape("k", k, f"{steps} key", sizes)
@@ -90,8 +97,9 @@ def _check(steps: str, q: Any, k: Any, v: Any, beta: Any, decay: Any, initial_st
     check_shape("beta", beta, steps, sizes)
     if decay is not None:
         check_shape("decay", decay, "batch time heads", sizes)
-    if initial_state is not None:
-        check_shape("initial_state", initial_state, "batch heads key value", sizes)
+    packing = packing_of(cu_seqlens, q)
+    check_start(initial_state, "heads key value", sizes, packing)
     check_devices(q=q, k=k, v=v, beta=beta, decay=decay, initial_state=initial_state)
     check_range("beta", beta, 0.0, 2.0)
     check_range("decay", decay, -1.0, 1.0)
+    return packing

@@ -7,20 +7,24 @@ from statetrack.ops._checks import check_devices, check_shape
 from statetrack.ops._dispatch import Backend, run
 from statetrack.ops._register import compute_dtype
 from statetrack.ops.dense.spec import SPEC, Inputs
+from statetrack.ops.packing import CuSeqlens, check_start, packing_of
 
 __all__ = ["matrix_scan"]
 
 
 def matrix_scan(
     A: Float[Tensor, "batch time n n"],
-    initial_state: Float[Tensor, "batch n columns"],
+    initial_state: Float[Tensor, "sequences n columns"],
     inputs: Float[Tensor, "batch time n columns"] | None = None,
     *,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
-) -> tuple[Float[Tensor, "batch time n columns"], Float[Tensor, "batch n columns"]]:
+) -> tuple[Float[Tensor, "batch time n columns"], Float[Tensor, "sequences n columns"]]:
     """H_t = A_t H_{t-1} + B_t for any matrices A_t; returns every H_t and the last.
 
-    Half precision inputs are computed and returned in float32, the dtype of the state.
+    Half precision inputs are computed and returned in float32, the dtype of the state. With
+    `cu_seqlens` a row holds several sequences (`Packing`), each with its own initial and final
+    state, row by row.
 
     >>> import torch
     >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).expand(1, 3, 2, 2)
@@ -29,10 +33,12 @@ def matrix_scan(
     """
     sizes: dict[str, int] = {}
     check_shape("A", A, "batch time n n", sizes)
-    check_shape("initial_state", initial_state, "batch n columns", sizes)
+    packing = packing_of(cu_seqlens, A)
+    check_start(initial_state, "n columns", sizes, packing)
     if inputs is not None:
         check_shape("inputs", inputs, "batch time n columns", sizes)
     check_devices(A=A, initial_state=initial_state, inputs=inputs)
     dtype = compute_dtype(A, initial_state, inputs)
     writes = None if inputs is None else inputs.to(dtype)
-    return run(SPEC, backend, Inputs(A.to(dtype), initial_state.to(dtype), writes))
+    given = Inputs(A.to(dtype), initial_state.to(dtype), writes)
+    return run(SPEC, backend, given, packing=packing)

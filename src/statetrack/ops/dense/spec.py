@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from statetrack.ops._spec import OpSpec, register
@@ -17,8 +18,8 @@ class Inputs(NamedTuple):
     inputs: Tensor | None
 
 
-def _empty(inputs: Inputs) -> tuple[Tensor, ...]:
-    """The states [batch, time, n, columns] and the last of them; all inputs have one dtype."""
+def _empty(inputs: Inputs, in_a_row: int | torch.SymInt = 1) -> tuple[Tensor, ...]:
+    """The states [batch, time, n, columns] and the last of each sequence; all have one dtype."""
     A, start, _ = inputs
     return start.new_empty(*A.shape[:3], start.shape[2]), start.new_empty(start.shape)
 
@@ -30,5 +31,6 @@ SPEC = register(
         outputs=("states", "final_state"),
         empty=_empty,
         backends=("reference", "torch"),
+        sequences=("A", "inputs"),
     )
 )

@@ -18,10 +18,10 @@ class Inputs(NamedTuple):
     initial_state: Tensor | None
 
 
-def _empty(inputs: Inputs) -> tuple[Tensor, ...]:
-    """The states [batch, time, *dim] and the last of them; all inputs have one dtype."""
+def _empty(inputs: Inputs, in_a_row: int | torch.SymInt = 1) -> tuple[Tensor, ...]:
+    """The states [batch, time, *dim] and the last of each sequence; all have one dtype."""
     x = inputs.inputs
-    return x.new_empty(x.shape), x.new_empty(x[:, 0].shape)
+    return x.new_empty(x.shape), x.new_empty(len(x) * in_a_row, *x.shape[2:])
 
 
 def initial(inputs: Inputs) -> Tensor:
@@ -37,5 +37,6 @@ SPEC = register(
         outputs=("states", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        sequences=("decay", "inputs"),
     )
 )

@@ -1,6 +1,6 @@
 """`diagonal_scan`, real or complex: one kernel forward, one backward.
 
-A program runs a block of M = prod(dim) elements of one batch row through time, four tokens at a
+A program runs a block of M = prod(dim) elements of one sequence through time, four tokens at a
 time; the next four are loaded meanwhile. Complex numbers travel as (real, imaginary) pairs.
 The backward is the same scan from the last token to the first,
 
@@ -18,18 +18,20 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._register import differentiable_op, empty_grads
-from statetrack.ops._triton.runtime import check_version, on_device_of
+from statetrack.ops._triton.rows import place
+from statetrack.ops._triton.runtime import check_version, contiguous, on_device_of
 from statetrack.ops.diagonal.spec import SPEC, Inputs
+from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["diagonal_scan"]
 
 BLOCK = 64  # elements per program, which is one warp
 
 
-def diagonal_scan(inputs: Inputs) -> tuple[Tensor, Tensor]:
+def diagonal_scan(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
     """See `statetrack.ops.diagonal_scan`."""
     check_version()
-    states, final_state = _op(*inputs)
+    states, final_state = _op(*inputs, None if packing is None else packing.offsets)
     return states, final_state
 
 
@@ -94,7 +96,9 @@ def _forward_kernel(
     start_ptr,
     states_ptr,
     final_ptr,
-    T,
+    offsets_ptr,
+    time,
+    P,
     size,
     BLOCK: tl.constexpr,
     COMPLEX: tl.constexpr,
@@ -102,7 +106,9 @@ def _forward_kernel(
     blocks = tl.cdiv(size, BLOCK)
     b = (tl.program_id(0) // blocks).to(tl.int64)
     m = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    first, last = b * T, b * T + T - 1
+    row, begin, T = place(offsets_ptr, b, time, P)
+    first = row * time + begin
+    last = first + T - 1
     hr = tl.zeros([BLOCK], states_ptr.dtype.element_ty)
     hi = hr
     if start_ptr is not None:
@@ -163,7 +169,9 @@ def _backward_kernel(
     ddecay_ptr,
     dinputs_ptr,
     dstart_ptr,
-    T,
+    offsets_ptr,
+    time,
+    P,
     size,
     BLOCK: tl.constexpr,
     COMPLEX: tl.constexpr,
@@ -171,7 +179,8 @@ def _backward_kernel(
     blocks = tl.cdiv(size, BLOCK)
     b = (tl.program_id(0) // blocks).to(tl.int64)
     m = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    first = b * T
+    row, begin, T = place(offsets_ptr, b, time, P)
+    first = row * time + begin
     gr, gi = _load(dfinal_ptr, b, m, size, COMPLEX)
     # tokens T-1 to 1 in groups of four, then token 0, whose state before is the start
     for t in range(T - 1, 0, -4):
@@ -197,15 +206,16 @@ def _backward_kernel(
                     size,
                     COMPLEX,
                 )
-    ar, ai = _load(decay_ptr, first, m, size, COMPLEX)
-    dr, di = _load(dstates_ptr, first, m, size, COMPLEX)
     hr = tl.zeros([BLOCK], decay_ptr.dtype.element_ty)
     hi = hr
     if start_ptr is not None:
         hr, hi = _load(start_ptr, b, m, size, COMPLEX)
-    gr, gi = _step_back(
-        gr, gi, ar, ai, hr, hi, dr, di, ddecay_ptr, dinputs_ptr, first, m, size, COMPLEX
-    )
+    if T > 0:
+        ar, ai = _load(decay_ptr, first, m, size, COMPLEX)
+        dr, di = _load(dstates_ptr, first, m, size, COMPLEX)
+        gr, gi = _step_back(
+            gr, gi, ar, ai, hr, hi, dr, di, ddecay_ptr, dinputs_ptr, first, m, size, COMPLEX
+        )
     if dstart_ptr is not None:
         _store(dstart_ptr, b, m, size, gr, gi, COMPLEX)
 
@@ -221,9 +231,13 @@ def _real(x: Tensor | None) -> Tensor | None:
     return torch.view_as_real(x) if x.is_complex() else x
 
 
-def _forward(inputs: Inputs) -> tuple[Tensor, ...]:
+def _empty(inputs: Inputs, offsets: Tensor | None) -> tuple[Tensor, ...]:
+    return SPEC.empty(inputs, in_a_row(offsets))
+
+
+def _forward(inputs: Inputs, offsets: Tensor | None) -> tuple[Tensor, ...]:
     decay, x, initial_state = inputs
-    states, final = SPEC.empty(inputs)
+    states, final = _empty(inputs, offsets)
     if final.numel() == 0:
         return states, final
     size = final[0].numel()
@@ -234,7 +248,9 @@ def _forward(inputs: Inputs) -> tuple[Tensor, ...]:
             _real(initial_state),
             _real(states),
             _real(final),
+            contiguous(offsets),
             x.shape[1],
+            in_a_row(offsets),
             size,
             BLOCK=BLOCK,
             COMPLEX=x.is_complex(),
@@ -244,11 +260,16 @@ def _forward(inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _backward(
-    inputs: Inputs, states: Tensor, final: Tensor, dstates: Tensor, dfinal: Tensor
+    inputs: Inputs,
+    offsets: Tensor | None,
+    states: Tensor,
+    final: Tensor,
+    dstates: Tensor,
+    dfinal: Tensor,
 ) -> tuple[Tensor, ...]:
     decay, _, initial_state = inputs
-    grads = empty_grads(*inputs)
-    ddecay, dinputs, dstart = grads
+    grads = empty_grads(*inputs, offsets)
+    ddecay, dinputs, dstart, _ = grads
     if final.numel() == 0:
         return grads
     size = final[0].numel()
@@ -262,7 +283,9 @@ def _backward(
             _real(ddecay),
             _real(dinputs),
             None if initial_state is None else _real(dstart),
+            contiguous(offsets),
             states.shape[1],
+            in_a_row(offsets),
             size,
             BLOCK=BLOCK,
             COMPLEX=states.is_complex(),
@@ -271,4 +294,11 @@ def _backward(
     return grads
 
 
-_op = differentiable_op(SPEC, "triton", forward=_forward, backward=_backward)
+_op = differentiable_op(
+    SPEC,
+    "triton",
+    forward=_forward,
+    backward=_backward,
+    empty=_empty,
+    options="Tensor? offsets",
+)

@@ -6,6 +6,7 @@ from statetrack._typing import Float
 from statetrack.ops._checks import check_devices, check_range, check_shape
 from statetrack.ops._dispatch import Backend, run
 from statetrack.ops.linear_attention.spec import SPEC, Inputs
+from statetrack.ops.packing import CuSeqlens, check_start, packing_of
 
 __all__ = ["linear_attention"]
 
@@ -17,17 +18,20 @@ def linear_attention(
     decay: Float[Tensor, "batch time heads gate"],
     *,
     scale: float = 1.0,
-    initial_state: Float[Tensor, "batch heads key value"] | None = None,
+    initial_state: Float[Tensor, "sequences heads key value"] | None = None,
+    cu_seqlens: CuSeqlens | None = None,
     backend: Backend = "auto",
 ) -> tuple[
     Float[Tensor, "batch time heads value"],
-    Float[Tensor, "batch heads key value"],
+    Float[Tensor, "sequences heads key value"],
 ]:
     """H_t = Diag(a_t) H_{t-1} + k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
 
     `decay` has one gate per key dimension (GLA) or one per head (last axis of size 1: Mamba2,
     mLSTM), each in [-1, 1]. A gate of exactly 0 resets the state, a negative one flips its sign; no
     value is special. The state is float32, or float64 if any input is; y has the dtype of v.
+    With `cu_seqlens` a row holds several sequences (`Packing`), each with its own initial and final
+    state, row by row.
 
     >>> import torch
     >>> one, bits = torch.ones(1, 4, 1, 1), torch.tensor([1.0, 0.0, 1.0, 1.0]).reshape(1, 4, 1, 1)
@@ -41,8 +45,8 @@ def linear_attention(
     check_shape("v", v, "batch time heads value", sizes)
     per_head = decay.dim() == 4 and decay.shape[-1] == 1
     check_shape("decay", decay, f"batch time heads {1 if per_head else 'key'}", sizes)
-    if initial_state is not None:
-        check_shape("initial_state", initial_state, "batch heads key value", sizes)
+    packing = packing_of(cu_seqlens, q)
+    check_start(initial_state, "heads key value", sizes, packing)
     check_devices(q=q, k=k, v=v, decay=decay, initial_state=initial_state)
     check_range("decay", decay, -1.0, 1.0)
-    return run(SPEC, backend, Inputs(q, k, v, decay, scale, initial_state))
+    return run(SPEC, backend, Inputs(q, k, v, decay, scale, initial_state), packing=packing)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
@@ -21,12 +22,13 @@ class Inputs(NamedTuple):
     initial_state: Tensor | None
 
 
-def _empty(inputs: Inputs) -> tuple[Tensor, ...]:
-    """y [batch, time, heads, value] and the final state [batch, heads, key, value]."""
+def _empty(inputs: Inputs, in_a_row: int | torch.SymInt = 1) -> tuple[Tensor, ...]:
+    """y [batch, time, heads, value] and the final states [sequences, heads, key, value]."""
     q, k, v, decay, _, initial_state = inputs
     batch, _, heads, key = k.shape
     dtype = compute_dtype(q, k, v, decay, initial_state)
-    return v.new_empty(v.shape), v.new_empty(batch, heads, key, v.shape[-1], dtype=dtype)
+    final = (batch * in_a_row, heads, key, v.shape[-1])
+    return v.new_empty(v.shape), v.new_empty(final, dtype=dtype)
 
 
 def initial(inputs: Inputs) -> Tensor:
@@ -42,5 +44,6 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        sequences=("q", "k", "v", "decay"),
     )
 )

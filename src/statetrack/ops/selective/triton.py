@@ -10,8 +10,8 @@ E in registers, and then walks back through them. Nothing is divided by a, so a 
 case. Sums over channels (dB, dC) and over the batch (dA, dD) leave the kernel as one part per
 program and are added up outside: the result does not depend on the order of programs.
 
-Where a row is cut into P pieces (`Pieces`), a program runs one of them. Its saved states begin at
-slot ⌊first token / 4⌋ + its index of the row's ⌈T/4⌉ + P - 1, so that no two pieces share one.
+Where a row holds P sequences (`Packing`), a program runs one of them. Its saved states begin at
+slot ⌊first token / 4⌋ + its index of the row's ⌈T/4⌉ + P - 1, so that no two sequences share one.
 """
 
 import math
@@ -32,7 +32,7 @@ from statetrack.ops._triton.runtime import (
     power_of_two,
     triton_dtype,
 )
-from statetrack.ops.packing import Pieces, in_a_row
+from statetrack.ops.packing import Packing, in_a_row
 from statetrack.ops.selective.spec import SPEC, Inputs, in_groups
 
 __all__ = ["selective_scan"]
@@ -43,10 +43,10 @@ GROUP = 4  # tokens between saved states; the kernels take four steps at a time
 REGISTERS = 168  # at most, for a thread of a backward program: 12 of them share a multiprocessor
 
 
-def selective_scan(inputs: Inputs, pieces: Pieces | None = None) -> tuple[Tensor, Tensor]:
+def selective_scan(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
     """See `statetrack.ops.selective_scan`."""
     check_version()
-    offsets = None if pieces is None else pieces.offsets
+    offsets = None if packing is None else packing.offsets
     y, state, _ = _op(*in_groups(inputs), torch.is_grad_enabled(), offsets)
     return y, state
 

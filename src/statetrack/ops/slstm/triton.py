@@ -1,10 +1,13 @@
-"""`slstm_scan`: one program carries a block of batch rows of one head through time.
+"""`slstm_scan`: one program carries one head of a block of sequences through time.
 
-Letters: B batch, T time, H heads, D size of a head; the gates z, i, f, o come with an axis of size
-4. The state (c, n, m, h) stays in registers. For heads up to 32 the four D×D blocks of R stay on
-the chip; larger ones are read at every token (from the cache), a few rows at a time, and the left
-factor then travels through memory too. Products use three TF32 products per float32 one, which
-keeps float32's accuracy; float64 multiplies exactly.
+Letters: B batch, T time, P sequences packed into a row, H heads, D size of a head; the gates z, i,
+f, o come with an axis of size 4. The state (c, n, m, h) stays in registers. For heads up to 32 the
+four D×D blocks of R stay on the chip; larger ones are read at every token (from the cache), a few
+rows at a time, and the left factor then travels through memory too. Products use three TF32
+products per float32 one, which keeps float32's accuracy; float64 multiplies exactly.
+
+A sequence is a row of the batch, or one of P in it. Those of a block begin together; one that ends
+before the longest keeps its state from then on.
 
 The forward saves c, n, m and h of every token. The backward computes the gates again from h_{t-1},
 as the forward did, and walks back. It returns the gradient of the gates, and
@@ -22,20 +25,28 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._register import differentiable_op, empty_grads
-from statetrack.ops._triton.runtime import check_version, on_device_of, power_of_two, triton_dtype
+from statetrack.ops._triton.runtime import (
+    check_version,
+    contiguous,
+    on_device_of,
+    power_of_two,
+    triton_dtype,
+)
+from statetrack.ops.packing import Packing, in_a_row, previous
 from statetrack.ops.slstm.spec import SPEC, Inputs, empty_with_states, in_groups
 
 __all__ = ["slstm_scan"]
 
 ON_CHIP_SIZE = 32  # heads up to this size keep R in registers and shared memory
-ROWS = 16  # batch rows per program: the least a tensor-core product takes
+ROWS = 16  # sequences per program: the least a tensor-core product takes
 
 
-def slstm_scan(inputs: Inputs) -> tuple[Tensor, Tensor]:
+def slstm_scan(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
     """See `statetrack.ops.slstm_scan`."""
     check_version()
     large = inputs.R.shape[-1] > ON_CHIP_SIZE  # where h travels through memory
-    h, state, _ = _op(*in_groups(inputs), torch.is_grad_enabled() or large)
+    save, offsets = torch.is_grad_enabled() or large, None if packing is None else packing.offsets
+    h, state, _ = _op(*in_groups(inputs), save, offsets)
     return h, state
 
 
@@ -57,8 +68,7 @@ def _product(x, matrix, EXACT: tl.constexpr):
 def _product_from_memory(
     x_at,
     matrix_ptr,
-    row_limit,
-    rows,
+    present,
     d,
     down,
     across,
@@ -66,15 +76,15 @@ def _product_from_memory(
     EXACT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """x [rows, D] times matrix [D, D], both in memory; zero rows from `row_limit` on.
+    """x [rows, D] times matrix [D, D], both in memory; zeros for rows that are not `present`.
 
     `down` and `across` are the matrix's strides, so that it can be read transposed.
     """
     CHUNK: tl.constexpr = 16
-    total = tl.zeros([rows.shape[0], d.shape[0]], COMPUTE)
+    total = tl.zeros([present.shape[0], d.shape[0]], COMPUTE)
     for first in range(0, D, CHUNK):
         k = first + tl.arange(0, CHUNK)
-        in_x = (rows < row_limit)[:, None] & (k < D)[None, :]
+        in_x = present[:, None] & (k < D)[None, :]
         in_matrix = (k < D)[:, None] & (d < D)[None, :]
         x = tl.load(x_at[:, None] + k[None, :], mask=in_x, other=0.0).to(COMPUTE)
         matrix_at = matrix_ptr + k[:, None] * down + d[None, :] * across
@@ -160,16 +170,37 @@ def _place(batch_rows, ROWS: tl.constexpr, BD: tl.constexpr, D: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _memory_of_h(saved_ptr, start_ptr, b, t, T, H, head, D: tl.constexpr, batch_rows):
-    """(where h before token t lies for rows b, how many rows have one)."""
-    at = saved_ptr + (((b * T + t - 1) * 4 + 3) * H + head) * D
-    rows = batch_rows
+def _tokens_of(offsets_ptr, b, in_group, rows, T, P):
+    """(first tokens of sequences b in memory, their lengths, the longest); T for each of a batch.
+
+    Sequences that do not exist, `rows` of a group and beyond, have no token.
+    """
+    first = b * T
+    length = tl.where(in_group < rows, T, 0)
+    longest = T
+    if offsets_ptr is not None:
+        row = b // P
+        at = offsets_ptr + b + row  # a row has one offset more than sequences
+        begin = tl.load(at, mask=in_group < rows, other=0).to(tl.int64)
+        end = tl.load(at + 1, mask=in_group < rows, other=0).to(tl.int64)
+        first = row * T + begin
+        length = (end - begin).to(tl.int32)
+        longest = tl.max(length, 0)
+    return first, length, longest
+
+
+@triton.jit
+@no_type_check
+def _memory_of_h(saved_ptr, start_ptr, b, first, length, t, H, head, D: tl.constexpr):
+    """(where h before token t lies for sequences b, whether they have one)."""
+    at = saved_ptr + (((first + t - 1) * 4 + 3) * H + head) * D
+    present = t < length
     if t == 0:
         if start_ptr is not None:
             at = start_ptr + ((b * 4 + 3) * H + head) * D
         else:
-            rows = 0
-    return at, rows
+            present = length < 0
+    return at, present
 
 
 @triton.jit
@@ -181,7 +212,9 @@ def _forward_kernel(
     out_ptr,
     final_ptr,
     saved_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     rows_per_group,
     D: tl.constexpr,
@@ -203,32 +236,39 @@ def _forward_kernel(
 
     part = H * D
     state_at = (b * 4 * H + head)[:, None] * D + d[None, :]
-    gate_at = gates_ptr + (b * T * 4 * H + head)[:, None] * D + d[None, :]
-    saved_at = saved_ptr + (b * T * 4 * H + head)[:, None] * D + d[None, :]
-    out_at = out_ptr + (b * T * H + head)[:, None] * D + d[None, :]
+    first, length, longest = _tokens_of(offsets_ptr, b, in_group, rows_per_group, T, P)
+    gate_at = gates_ptr + (first * 4 * H + head)[:, None] * D + d[None, :]
+    saved_at = saved_ptr + (first * 4 * H + head)[:, None] * D + d[None, :]
+    out_at = out_ptr + (first * H + head)[:, None] * D + d[None, :]
     if start_ptr is None:
         c, n, m, h = _empty_state(ROWS, BD, COMPUTE)
     else:
         c, n, m, h = _load_parts(start_ptr + state_at, part, inside, COMPUTE)
-    for t in range(T):
-        z, i, f, o = _load_parts(gate_at, part, inside, COMPUTE)
+    for t in range(longest):
+        here = (t < length)[:, None] & (d < D)[None, :]
+        z, i, f, o = _load_parts(gate_at, part, here, COMPUTE)
         if ON_CHIP:
             z += _product(h, R_z, EXACT)
             i += _product(h, R_i, EXACT)
             f += _product(h, R_f, EXACT)
             o += _product(h, R_o, EXACT)
         else:
-            x_at, rows = _memory_of_h(saved_ptr, start_ptr, b, t, T, H, head, D, rows_per_group)
-            z += _product_from_memory(x_at, R_ptr, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
+            x_at, present = _memory_of_h(saved_ptr, start_ptr, b, first, length, t, H, head, D)
+            z += _product_from_memory(x_at, R_ptr, present, d, D, 1, D, EXACT, COMPUTE)
             R_i, R_f, R_o = R_ptr + R_size, R_ptr + 2 * R_size, R_ptr + 3 * R_size
-            i += _product_from_memory(x_at, R_i, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
-            f += _product_from_memory(x_at, R_f, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
-            o += _product_from_memory(x_at, R_o, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
-        c, n, m, _old, _new = _step(c, n, m, z, i, f)
-        h = _sigmoid(o) * c / n
-        tl.store(out_at, h, mask=inside)
+            i += _product_from_memory(x_at, R_i, present, d, D, 1, D, EXACT, COMPUTE)
+            f += _product_from_memory(x_at, R_f, present, d, D, 1, D, EXACT, COMPUTE)
+            o += _product_from_memory(x_at, R_o, present, d, D, 1, D, EXACT, COMPUTE)
+        c_next, n_next, m_next, _old, _new = _step(c, n, m, z, i, f)
+        h_next = _sigmoid(o) * c_next / n_next
+        if offsets_ptr is None:
+            c, n, m, h = c_next, n_next, m_next, h_next
+        else:  # a sequence that has ended stays as it is
+            c, n = tl.where(here, c_next, c), tl.where(here, n_next, n)
+            m, h = tl.where(here, m_next, m), tl.where(here, h_next, h)
+        tl.store(out_at, h, mask=here)
         if SAVE:
-            _store_parts(saved_at, part, inside, c, n, m, h)
+            _store_parts(saved_at, part, here, c, n, m, h)
         if not ON_CHIP:
             tl.debug_barrier()  # the next token reads h from memory
         gate_at += 4 * part
@@ -248,7 +288,9 @@ def _backward_kernel(
     dfinal_ptr,
     dgates_ptr,
     dstart_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     rows_per_group,
     D: tl.constexpr,
@@ -272,13 +314,17 @@ def _backward_kernel(
 
     part = H * D
     state_at = (b * 4 * H + head)[:, None] * D + d[None, :]
-    token_at = ((b * T + T - 1) * 4 * H + head)[:, None] * D + d[None, :]
-    dout_at = dout_ptr + ((b * T + T - 1) * H + head)[:, None] * D + d[None, :]
+    first, length, longest = _tokens_of(offsets_ptr, b, in_group, rows_per_group, T, P)
+    last = first + longest - 1  # of the longest; others have none of their own there
+    token_at = (last * 4 * H + head)[:, None] * D + d[None, :]
+    dout_at = dout_ptr + (last * H + head)[:, None] * D + d[None, :]
     dc, dn, _, dh = _load_parts(dfinal_ptr + state_at, part, inside, COMPUTE)
-    for back in range(T):
-        z, i, f, o = _load_parts(gates_ptr + token_at, part, inside, COMPUTE)
-        if back < T - 1:
-            c, n, m, h = _load_parts(saved_ptr + token_at - 4 * part, part, inside, COMPUTE)
+    for back in range(longest):
+        t = longest - 1 - back
+        here = (t < length)[:, None] & (d < D)[None, :]
+        z, i, f, o = _load_parts(gates_ptr + token_at, part, here, COMPUTE)
+        if back < longest - 1:
+            c, n, m, h = _load_parts(saved_ptr + token_at - 4 * part, part, here, COMPUTE)
         elif start_ptr is not None:
             c, n, m, h = _load_parts(start_ptr + state_at, part, inside, COMPUTE)
         else:
@@ -290,25 +336,26 @@ def _backward_kernel(
             f += _product(h, R_f, EXACT)
             o += _product(h, R_o, EXACT)
         else:
-            t = T - 1 - back
-            x_at, rows = _memory_of_h(saved_ptr, start_ptr, b, t, T, H, head, D, rows_per_group)
-            z += _product_from_memory(x_at, R_ptr, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
-            i += _product_from_memory(x_at, R_1, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
-            f += _product_from_memory(x_at, R_2, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
-            o += _product_from_memory(x_at, R_3, rows, in_group, d, D, 1, D, EXACT, COMPUTE)
+            x_at, present = _memory_of_h(saved_ptr, start_ptr, b, first, length, t, H, head, D)
+            z += _product_from_memory(x_at, R_ptr, present, d, D, 1, D, EXACT, COMPUTE)
+            i += _product_from_memory(x_at, R_1, present, d, D, 1, D, EXACT, COMPUTE)
+            f += _product_from_memory(x_at, R_2, present, d, D, 1, D, EXACT, COMPUTE)
+            o += _product_from_memory(x_at, R_3, present, d, D, 1, D, EXACT, COMPUTE)
         c_after, n_after, _, old, new = _step(c, n, m, z, i, f)
-        n_after = tl.where(inside, n_after, 1.0)  # what is outside never was a state
+        n_after = tl.where(here, n_after, 1.0)  # what is outside never was a state
         gate = _sigmoid(o)
         ratio = c_after / n_after
         tanh_z = _tanh(z)
-        dh += tl.load(dout_at, mask=inside, other=0.0).to(COMPUTE)
+        if offsets_ptr is not None:  # from the end of a sequence on the gradients stay as given
+            dc_end, dn_end, dh_end = dc, dn, dh
+        dh += tl.load(dout_at, mask=here, other=0.0).to(COMPUTE)
         dc += dh * gate / n_after
         dn -= dh * gate * ratio / n_after
         dz = dc * new * (1.0 - tanh_z * tanh_z)
         di = (dc * tanh_z + dn) * new
         df = (dc * c + dn * n) * old * _sigmoid(-f)
         do = dh * ratio * gate * (1.0 - gate)
-        _store_parts(dgates_ptr + token_at, part, inside, dz, di, df, do)
+        _store_parts(dgates_ptr + token_at, part, here, dz, di, df, do)
         dc *= old
         dn *= old
         if ON_CHIP:
@@ -318,15 +365,18 @@ def _backward_kernel(
             dh += _product(do, B_o, EXACT)
         else:
             tl.debug_barrier()  # the products read what was just stored, and R transposed
-            rows = rows_per_group
-            x_at = dgates_ptr + ((b * T + T - 1 - back) * 4 * H + head) * D
-            dh = _product_from_memory(x_at, R_ptr, rows, in_group, d, 1, D, D, EXACT, COMPUTE)
+            present = t < length
+            x_at = dgates_ptr + ((first + t) * 4 * H + head) * D
+            dh = _product_from_memory(x_at, R_ptr, present, d, 1, D, D, EXACT, COMPUTE)
             x_at += part
-            dh += _product_from_memory(x_at, R_1, rows, in_group, d, 1, D, D, EXACT, COMPUTE)
+            dh += _product_from_memory(x_at, R_1, present, d, 1, D, D, EXACT, COMPUTE)
             x_at += part
-            dh += _product_from_memory(x_at, R_2, rows, in_group, d, 1, D, D, EXACT, COMPUTE)
+            dh += _product_from_memory(x_at, R_2, present, d, 1, D, D, EXACT, COMPUTE)
             x_at += part
-            dh += _product_from_memory(x_at, R_3, rows, in_group, d, 1, D, D, EXACT, COMPUTE)
+            dh += _product_from_memory(x_at, R_3, present, d, 1, D, D, EXACT, COMPUTE)
+        if offsets_ptr is not None:
+            dc, dn = tl.where(here, dc, dc_end), tl.where(here, dn, dn_end)
+            dh = tl.where(here, dh, dh_end)
         token_at -= 4 * part
         dout_at -= part
     if dstart_ptr is not None:
@@ -336,10 +386,10 @@ def _backward_kernel(
 # ------------------------------------------------------------------------------------- launches
 
 
-def _sizes(gates: Tensor, R: Tensor) -> tuple[int, int, tuple[int, int]]:
-    """Batch rows per group of R, the padded head size, and the grid."""
+def _sizes(state: Tensor, R: Tensor) -> tuple[int, int, tuple[int, int]]:
+    """Sequences per group of R, the padded head size, and the grid."""
     groups, heads, dim = R.shape[0], R.shape[2], R.shape[3]
-    rows = gates.shape[0] // groups
+    rows = len(state) // groups
     return rows, max(16, power_of_two(dim)), (groups * triton.cdiv(rows, ROWS), heads)
 
 
@@ -347,13 +397,13 @@ def _warps(padded: int) -> int:
     return 4 if padded <= 64 else 8
 
 
-def _forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+def _forward(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor, ...]:
     gates, R, initial_state = inputs
-    results = _empty(inputs, save)
+    results = _empty(inputs, save, offsets)
     out, state, saved = results
     if state.numel() == 0:
         return results
-    rows, padded, grid = _sizes(gates, R)
+    rows, padded, grid = _sizes(state, R)
     with on_device_of(gates):
         _forward_kernel[grid](
             gates.contiguous(),
@@ -362,7 +412,9 @@ def _forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
             out,
             state,
             saved,
+            contiguous(offsets),
             gates.shape[1],
+            in_a_row(offsets),
             gates.shape[3],
             rows,
             D=gates.shape[4],
@@ -377,15 +429,16 @@ def _forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     return results
 
 
-def _empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+def _empty(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor, ...]:
     """The results, and (c, n, m, h) of every token [B, T, 4, H, D]."""
-    h, state, saved = empty_with_states(inputs)
+    h, state, saved = empty_with_states(inputs, in_a_row(offsets))
     return h, state, saved if save else state.new_empty(0)
 
 
 def _backward(
     inputs: Inputs,
     save: bool,
+    offsets: Tensor | None,
     out: Tensor,
     state: Tensor,
     saved: Tensor,
@@ -393,10 +446,10 @@ def _backward(
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
     gates, R, initial_state = inputs
-    dgates, dR, dstart = empty_grads(*inputs)
+    dgates, dR, dstart, none = empty_grads(*inputs, offsets)
     if state.numel() == 0:
-        return dgates, dR.zero_(), dstart
-    rows, padded, grid = _sizes(gates, R)
+        return dgates, dR.zero_(), dstart, none
+    rows, padded, grid = _sizes(state, R)
     wide = torch.empty_like(saved)
     with on_device_of(gates):
         _backward_kernel[grid](
@@ -408,7 +461,9 @@ def _backward(
             dstate.contiguous(),
             wide,
             None if initial_state is None else dstart,
+            contiguous(offsets),
             gates.shape[1],
+            in_a_row(offsets),
             gates.shape[3],
             rows,
             D=gates.shape[4],
@@ -420,11 +475,12 @@ def _backward(
             num_warps=_warps(padded),
         )
     h = saved[:, :, 3]
-    first = torch.zeros_like(h[:, :1]) if initial_state is None else initial_state[:, None, 3]
-    before = torch.cat([first.to(h.dtype), h[:, :-1]], dim=1).unflatten(0, (R.shape[0], rows))
-    per_group = wide.unflatten(0, (R.shape[0], rows))
+    first = torch.zeros_like(state[:, 3]) if initial_state is None else initial_state[:, 3]
+    packing = None if offsets is None else Packing(offsets, gates.shape[1])
+    before = previous(h, first.to(h.dtype), packing).unflatten(0, (R.shape[0], -1))
+    per_group = wide.unflatten(0, (R.shape[0], -1))
     dR.copy_(torch.einsum("gbthd,gbtxhe->gxhde", before, per_group))
-    return dgates.copy_(wide), dR, dstart
+    return dgates.copy_(wide), dR, dstart, none
 
 
 _op = differentiable_op(
@@ -433,6 +489,6 @@ _op = differentiable_op(
     forward=_forward,
     backward=_backward,
     empty=_empty,
-    options="bool save",
+    options="bool save, Tensor? offsets",
     saved=("saved",),
 )

@@ -74,7 +74,7 @@ else:
         few_keys: int = 0,
         use: str = "y",
         start: bool = False,
-        pieces: ops.Pieces | None = None,
+        packing: ops.Packing | None = None,
         normalize: bool = True,
     ) -> dict[str, float]:
         """The relative error of every gradient; of one that is 0 its size."""
@@ -93,7 +93,7 @@ else:
             if beta is not None
             else 2 * torch.rand(batch, time, heads),
         }
-        sequences = batch * (1 if pieces is None else pieces.offsets.shape[1] - 1)
+        sequences = batch * (1 if packing is None else packing.offsets.shape[1] - 1)
         if start:
             x["initial_state"] = torch.randn(sequences, heads, key, value)
         x = {name: tensor.requires_grad_() for name, tensor in x.items()}
@@ -105,7 +105,7 @@ else:
         for backend in ("triton", "reference"):
             exact = backend == "reference"
             args = {n: t.double() if exact else t for n, t in x.items()}
-            options = {"backend": backend, "pieces": pieces, "normalize": normalize}
+            options = {"backend": backend, "cu_seqlens": packing, "normalize": normalize}
             y, state = ops.delta_rule(**args, **options)
             loss = 0.0
             if use != "state":
@@ -157,7 +157,7 @@ else:
 
     def test_pieces() -> None:
         offsets = torch.tensor([[0, 3, 3, 20], [0, 16, 20, 20]])
-        found = errors(20, 16, 16, None, use="both", pieces=ops.Pieces(offsets, 17))
+        found = errors(20, 16, 16, None, use="both", packing=ops.Packing(offsets, 17))
         assert small(found), found
 
     # ------------------------------------------------------------------------------------ forward
@@ -224,6 +224,8 @@ else:
 
     def test_empty_pieces_end_in_zeros() -> None:
         x = torch.randn(1, 20, 1, 16).bfloat16()
-        pieces = ops.Pieces(torch.tensor([[0, 3, 3, 20]]), 17)
-        y, state = ops.delta_rule(x, x, x, torch.ones(1, 20, 1), pieces=pieces, backend="triton")
+        packing = ops.Packing(torch.tensor([[0, 3, 3, 20]]), 17)
+        y, state = ops.delta_rule(
+            x, x, x, torch.ones(1, 20, 1), cu_seqlens=packing, backend="triton"
+        )
         assert y.isfinite().all() and torch.equal(state[1], torch.zeros_like(state[1]))

@@ -18,7 +18,7 @@ from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import by_token, check_version, contiguous, on_device_of
 from statetrack.ops.delta.spec import SPEC, Inputs
 from statetrack.ops.delta.triton import chunked, recurrent, short
-from statetrack.ops.packing import Pieces
+from statetrack.ops.packing import Packing
 
 __all__ = ["delta_product", "runs_in_chunks", "runs_in_short_chunks"]
 
@@ -27,17 +27,17 @@ LONGEST_SHORT = 256
 """Tokens of a sequence: the state is taken back from the last one, in rounded numbers."""
 
 
-def delta_product(inputs: Inputs, pieces: Pieces | None = None) -> tuple[Tensor, Tensor]:
+def delta_product(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
     """See `statetrack.ops.delta_product`."""
     check_version()
     save = torch.is_grad_enabled()
     q, k, v, beta, decay, _, _, initial_state = inputs
     dtype = compute_dtype(q, k, v, beta, decay, initial_state)
-    if pieces is None and runs_in_chunks(q, k, v, dtype):
+    if packing is None and runs_in_chunks(q, k, v, dtype):
         y, state, *_ = _chunked_op(*inputs, save)
     else:
-        offsets = None if pieces is None else pieces.offsets
-        longest = q.shape[1] if pieces is None else pieces.longest
+        offsets = None if packing is None else packing.offsets
+        longest = q.shape[1] if packing is None else packing.longest
         y, state, *_ = _op(*inputs, save, offsets, longest)
     return y, state
 

@@ -2,8 +2,8 @@
 
 Letters: B batch, T time, N micro-steps per token, H heads, K key size, V value size. One program
 runs one head of one batch row for one block of value columns; the columns of the state never mix,
-so a program needs nothing from the others. Where a row is cut into P pieces (`Pieces`), a program
-runs one head of one piece, and there are BP sequences. With k as given, not normalised, one
+so a program needs nothing from the others. Where a row holds P sequences (`Packing`), a program
+runs one head of one of them, and there are BP sequences. With k as given, not normalised, one
 micro-step is
 
     w = Sᵀ k,    e = r v - r² w,    u = β e,    S ← S + k uᵀ,        r = 1/‖k‖
@@ -183,7 +183,10 @@ def _forward_kernel(
 
     if offsets_ptr is not None:
         if length == 0:
-            tl.store(final_ptr + head * K * V + at, tl.zeros([BK, BV], COMPUTE), mask=in_state)
+            nothing = tl.zeros([BK, BV], COMPUTE)
+            if start_ptr is not None:
+                nothing += tl.load(start_ptr + head * K * V + at, mask=in_state, other=0.0)
+            tl.store(final_ptr + head * K * V + at, nothing, mask=in_state)
             return
 
     row = token * H + h  # of a tensor [B, T, H]; one token on is H rows on
@@ -344,14 +347,19 @@ def _backward_kernel(
     h = head % H
     b, first_token, length = place(offsets_ptr, head // H, T, P)
     token = b * T + first_token
-    if offsets_ptr is not None:
-        if length == 0:
-            return
     keys = tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_k, in_v = keys < K, values < V
     at = keys[:, None] * V + values[None, :]
     in_state = in_k[:, None] & in_v[None, :]
+    if offsets_ptr is not None:
+        if length == 0:
+            if dstart_ptr is not None:
+                nothing = tl.zeros([BK, BV], COMPUTE)
+                if dfinal_ptr is not None:
+                    nothing += tl.load(dfinal_ptr + head * K * V + at, mask=in_state, other=0.0)
+                tl.store(dstart_ptr + head * K * V + at, nothing, mask=in_state)
+            return
     first_row = token * H + h
     slab = block * B * T * H  # rows of [B, T, H] before this block's part of a partial sum
 
@@ -507,8 +515,8 @@ def _backward_tile(key: int, value: int) -> tuple[int, int, int]:
 def _registers(warps: int, offsets: Tensor | None) -> int | None:
     """At most so many for a thread of a backward program; None leaves it to the compiler.
 
-    Where pieces begin is loaded, so every address is a register of its own: with 32 x 32 states 168
-    instead of 128, which is four of 16 programs fewer on a multiprocessor. 128 are enough, too.
+    Where sequences begin is loaded, so every address is a register of its own: with 32 x 32 states
+    168 instead of 128, which is four of 16 programs fewer on a multiprocessor. 128 are enough, too.
     """
     return 128 if offsets is not None and warps == 1 else None
 

@@ -193,7 +193,10 @@ def _forward_kernel(
     final_ptr += head * (K * V)
     if offsets_ptr is not None:
         if length == 0:
-            tl.store(final_ptr + outside, tl.zeros([V, K], tl.float32))
+            nothing = tl.zeros([V, K], tl.float32)
+            if start_ptr is not None:
+                nothing += tl.load(start_ptr + head * (K * V) + outside)
+            tl.store(final_ptr + outside, nothing)
             return
     token = b * T + first_token
     i, j = rows[:, None], rows[None, :]
@@ -399,6 +402,12 @@ def _backward_kernel(
     b, first_token, length = place(offsets_ptr, head // H, T, P)
     if offsets_ptr is not None:
         if length == 0:
+            if dstart_ptr is not None:
+                at = head * (K * V) + tl.arange(0, K)[None, :] * V + tl.arange(0, V)[:, None]
+                nothing = tl.zeros([V, K], tl.float32)
+                if dfinal_ptr is not None:
+                    nothing += tl.load(dfinal_ptr + at)
+                tl.store(dstart_ptr + at, nothing)
             return
     token = b * T + first_token
     rows, keys, values = tl.arange(0, ROWS), tl.arange(0, K), tl.arange(0, V)

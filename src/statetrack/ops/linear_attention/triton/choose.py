@@ -1,11 +1,12 @@
 """`linear_attention`: which kernels run it. Both forms compute the same function.
 
-| state   | K·V       | tokens     | q, k, v                           | kernels      |
+| state   | K·V       | longest    | q, k, v                           | kernels      |
 |---------|-----------|------------|-----------------------------------|--------------|
 | float32 | from 1024 | above 256  | any                               | chunked.py   |
 | float32 | from 1024 | from 32    | half precision, T·K·V from 2^19   | chunked.py   |
 | anything else |     |            |                                   | recurrent.py |
 
+`longest` is the number of tokens T of the longest sequence. Both take packed sequences.
 Why, in numbers: ../README.md.
 """
 
@@ -17,60 +18,66 @@ from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import check_version, contiguous
 from statetrack.ops.linear_attention.spec import SPEC, Inputs
 from statetrack.ops.linear_attention.triton import chunked, recurrent
+from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["linear_attention", "runs_in_chunks"]
 
 LONGEST_RECURRENCE = 256  # tokens
 
 
-def linear_attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
+def linear_attention(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
     """See `statetrack.ops.linear_attention`."""
     check_version()
-    y, state, *_ = _op(*inputs, torch.is_grad_enabled())
+    offsets, longest = (None, inputs.q.shape[1]) if packing is None else packing
+    y, state, *_ = _op(*inputs, torch.is_grad_enabled(), offsets, longest)
     return y, state
 
 
-def runs_in_chunks(k: Tensor, v: Tensor, dtype: torch.dtype) -> bool:
+def runs_in_chunks(k: Tensor, v: Tensor, dtype: torch.dtype, longest: int) -> bool:
     """Whether the form in chunks is taken, which was measured to be the faster one from here on.
 
     The recurrence costs K·V a token, on the ordinary units; the chunks about K + V and the products
     with a state, on the matrix units, where half precision inputs need a third of the products.
     """
-    time, size = k.shape[1], k.shape[3] * v.shape[3]
+    size = k.shape[3] * v.shape[3]
     half = all(x.dtype in (torch.bfloat16, torch.float16) for x in (k, v))
-    large = half and time >= chunked.CHUNK and time * size >= 2**19
-    return bool(dtype == torch.float32 and size >= 1024 and (time > LONGEST_RECURRENCE or large))
+    large = half and longest >= chunked.CHUNK and longest * size >= 2**19
+    return bool(dtype == torch.float32 and size >= 1024 and (longest > LONGEST_RECURRENCE or large))
 
 
-def _forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
-    results = _empty(inputs, save)
+def _forward(
+    inputs: Inputs, save: bool, offsets: Tensor | None, longest: int
+) -> tuple[Tensor, ...]:
+    results = _empty(inputs, save, offsets, longest)
     y, state, kept = results[:3]
     if state.numel() == 0:
         return results
-    inputs = _contiguous(inputs)
+    inputs, offsets = _contiguous(inputs), contiguous(offsets)
     q, k, v, decay, scale, initial_state = inputs
-    if runs_in_chunks(k, v, state.dtype):
-        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v)
-        chunked.forward(q, k, v, decay, scale, initial_state, y, state, saved)
+    if runs_in_chunks(k, v, state.dtype, longest):
+        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v, offsets)
+        chunked.forward(q, k, v, decay, scale, initial_state, offsets, y, state, saved)
     else:
-        recurrent.forward(inputs, y, state, kept, save)
+        recurrent.forward(inputs, offsets, y, state, kept, save)
     return results
 
 
-def _empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+def _empty(inputs: Inputs, save: bool, offsets: Tensor | None, longest: int) -> tuple[Tensor, ...]:
     """The results and what is saved: states alone by the recurrence, `chunked.Saved` in chunks."""
-    y, state = SPEC.empty(inputs)
+    y, state = SPEC.empty(inputs, in_a_row(offsets))
     nothing = [state.new_empty(0) for _ in chunked.Saved._fields]
     if not save:
         return y, state, *nothing
-    if runs_in_chunks(inputs.k, inputs.v, state.dtype):
-        return y, state, *chunked.saved(inputs.q, inputs.k, inputs.v)
+    if runs_in_chunks(inputs.k, inputs.v, state.dtype, longest):
+        return y, state, *chunked.saved(inputs.q, inputs.k, inputs.v, offsets)
     return y, state, recurrent.empty_kept(inputs, state), *nothing[1:]
 
 
 def _backward(
     inputs: Inputs,
     save: bool,
+    offsets: Tensor | None,
+    longest: int,
     y: Tensor,
     state: Tensor,
     kept: Tensor,
@@ -81,18 +88,20 @@ def _backward(
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    grads = empty_grads(*inputs)
+    grads = empty_grads(*inputs, offsets)
     if state.numel() == 0:
         return grads
-    inputs, dy, dstate = _contiguous(inputs), dy.contiguous(), dstate.contiguous()
+    inputs, offsets = _contiguous(inputs), contiguous(offsets)
+    dy, dstate = dy.contiguous(), dstate.contiguous()
     q, k, v, decay, scale, initial_state = inputs
-    if not runs_in_chunks(k, v, state.dtype):
-        recurrent.backward(inputs, state, kept, dy, dstate, grads)
+    if not runs_in_chunks(k, v, state.dtype, longest):
+        recurrent.backward(inputs, offsets, state, kept, dy, dstate, grads)
         return grads
-    dq, dk, dv, ddecay, dstart = grads
+    dq, dk, dv, ddecay, dstart, _ = grads
     first = torch.empty_like(state) if initial_state is None else dstart
     saved = chunked.Saved(kept, scores, query, key_after, total)
-    chunked.backward(q, k, v, decay, scale, saved, dy, dstate, dq, dk, dv, ddecay, first)
+    given = (dy, dstate, dq, dk, dv, ddecay, first)
+    chunked.backward(q, k, v, decay, scale, offsets, saved, *given)
     return grads
 
 
@@ -108,6 +117,6 @@ _op = differentiable_op(
     forward=compiled_ahead(_forward, _backward, num_outputs=2),
     backward=_backward,
     empty=_empty,
-    options="bool save",
+    options="bool save, Tensor? offsets, int longest",
     saved=("kept", "scores", "query", "key_after", "total"),
 )

@@ -18,7 +18,8 @@ the block to its left, the suffix of a left block with that of the block to its 
     ends     dQ = scale dy H_nᵀ, dK = v G_nᵀ and dtotal = Σ_value G_n ∘ H_n
     gates    dq, dk and da: up the tree once more and down again
 
-All but `states` work on all chunks at once.
+All but `states` work on all chunks at once. A chunk holds tokens of one sequence: where a row holds
+P of them (`Packing`), it has N = ⌈T/C⌉ + P - 1 places for chunks (_triton/rows.py).
 
 Precision. The state is float32 wherever a later state is made of it, and products that make one
 have both factors good to 16 bits at least; so does everything for float32 inputs (three TF32
@@ -35,7 +36,9 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.rows import chunk_at, first_chunk, place
 from statetrack.ops._triton.runtime import on_device_of, power_of_two
+from statetrack.ops.packing import in_a_row
 
 __all__ = ["Saved", "backward", "forward", "saved"]
 
@@ -52,10 +55,10 @@ class Saved(NamedTuple):
     total: Tensor  # [B, H, N, K]
 
 
-def saved(q: Tensor, k: Tensor, v: Tensor) -> Saved:
+def saved(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None) -> Saved:
     """Empty tensors of the right shapes."""
     batch, time, heads, key = k.shape
-    lead = (batch, heads, -(-time // CHUNK))
+    lead = (batch, heads, -(-time // CHUNK) + in_a_row(offsets) - 1)
     half, full = _kept_in(q, k, v), torch.float32
     shapes = [(key, v.shape[-1]), (CHUNK, CHUNK), (CHUNK, key), (CHUNK, key), (key,)]
     dtypes = [half, half, half, full, full]
@@ -115,7 +118,9 @@ def _scores_kernel(
     query_ptr,
     key_ptr,
     total_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     K: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -127,7 +132,11 @@ def _scores_kernel(
     chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     gates: tl.constexpr = K if VECTOR else 1
     tokens = tl.arange(0, C)
-    t = chunk * C + tokens
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    t = begin + tokens
     r, c = tokens[:, None], tokens[None, :]
     row = head // H * T * H + head % H
     at_chunk = head * tl.num_programs(0) + chunk
@@ -139,9 +148,9 @@ def _scores_kernel(
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
         index = keys if VECTOR else 0 * keys
-        q = _rows(q_ptr, t, T, H * K, keys, K, 0.0).to(tl.float32)
-        k = _rows(k_ptr, t, T, H * K, keys, K, 0.0).to(tl.float32)
-        prefix = _rows(decay_ptr, t, T, H * gates, index, gates, 1.0).to(tl.float32)
+        q = _rows(q_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
+        k = _rows(k_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
+        prefix = _rows(decay_ptr, t, end, H * gates, index, gates, 1.0).to(tl.float32)
         suffix = tl.full([C, BK], 1.0, tl.float32)
         own = _product(q, tl.trans(k), PRECISION)
         scores += tl.where(r == c, own, 0.0)
@@ -171,7 +180,9 @@ def _states_kernel(
     start_ptr,
     states_ptr,
     last_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     chunks,
     K: tl.constexpr,
@@ -187,26 +198,31 @@ def _states_kernel(
 
     SPLIT: w is bfloat16, and x, if it is not, goes in as the sum of two bfloat16 numbers.
     """
-    head = tl.program_id(1).to(tl.int64)
     blocks: tl.constexpr = (V + BV - 1) // BV
-    keys = tl.program_id(0) // blocks * BK + tl.arange(0, BK)
-    values = tl.program_id(0) % blocks * BV + tl.arange(0, BV)
+    tiles: tl.constexpr = (K + BK - 1) // BK * blocks
+    head = (tl.program_id(0) // tiles).to(tl.int64)  # of a sequence
+    tile = tl.program_id(0) % tiles
+    keys = tile // blocks * BK + tl.arange(0, BK)
+    values = tile % blocks * BV + tl.arange(0, BV)
+    row, begin, length = place(offsets_ptr, head // H, T, P)
+    count = tl.cdiv(length, C)
+    lowest = (row * H + head % H) * chunks + first_chunk(begin, head // H - row * P, C)
     tokens = tl.arange(0, C)
     in_k = keys < K
     at = keys[:, None] * V + values[None, :]
     inside = in_k[:, None] & (values < V)[None, :]
-    w_ptr += (head // H * T * H + head % H) * V
+    w_ptr += ((row * T + begin) * H + head % H) * V
 
     state = tl.zeros([BK, BV], tl.float32)
     if start_ptr is not None:
         state += tl.load(start_ptr + head * K * V + at, mask=inside, other=0.0).to(tl.float32)
-    for step in range(chunks):
-        chunk = chunks - 1 - step if REVERSE else step
-        at_chunk = head * chunks + chunk
+    for step in range(count):
+        chunk = count - 1 - step if REVERSE else step
+        at_chunk = lowest + chunk
         tl.store(states_ptr + at_chunk * K * V + at, state, mask=inside)
         x_at = x_ptr + (at_chunk * C + tokens[None, :]) * K + keys[:, None]
         x = tl.load(x_at, mask=in_k[:, None], other=0.0)
-        w = _rows(w_ptr, chunk * C + tokens, T, H * V, values, V, 0.0)
+        w = _rows(w_ptr, chunk * C + tokens, length, H * V, values, V, 0.0)
         total = tl.load(total_ptr + at_chunk * K + keys, mask=in_k, other=0.0)
         if SPLIT:
             high = x.to(tl.bfloat16)
@@ -228,7 +244,9 @@ def _outputs_kernel(
     w_ptr,
     states_ptr,
     out_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     chunks,
     K: tl.constexpr,
@@ -246,7 +264,11 @@ def _outputs_kernel(
     chunk = tl.program_id(0) // blocks
     values = tl.program_id(0) % blocks * BV + tl.arange(0, BV)
     tokens = tl.arange(0, C)
-    t = chunk * C + tokens
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    t = begin + tokens
     r, c = tokens[:, None], tokens[None, :]
     row = head // H * T * H + head % H
     at_chunk = head * chunks + chunk
@@ -261,7 +283,7 @@ def _outputs_kernel(
         inside = (keys < K)[:, None] & (values < V)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         out += _product(x, state, PRECISION)
-    w = _rows(w_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
+    w = _rows(w_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
     if REVERSE:
         scores = tl.load(scores_ptr + (at_chunk * C + c) * C + r)
         out += SCALE * _product(scores, w, PRECISION)
@@ -273,7 +295,7 @@ def _outputs_kernel(
         out *= SCALE
         if tl.min(tl.min(finite.to(tl.int32), 1), 0) == 0:
             out += tl.cumsum(tl.where(finite, 0.0, float("nan")), 0)
-    inside = (t < T)[:, None] & (values < V)[None, :]
+    inside = (t < end)[:, None] & (values < V)[None, :]
     at = out_ptr + (row + t[:, None].to(tl.int64) * H) * V + values[None, :]
     tl.store(at, out, mask=inside)
 
@@ -284,7 +306,9 @@ def _pairs_kernel(
     v_ptr,
     dy_ptr,
     pairs_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     V: tl.constexpr,
     C: tl.constexpr,
@@ -294,13 +318,17 @@ def _pairs_kernel(
 ):
     chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     tokens = tl.arange(0, C)
-    t = chunk * C + tokens
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    t = begin + tokens
     row = head // H * T * H + head % H
     pairs = tl.zeros([C, C], tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
-        v = _rows(v_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
-        dy = _rows(dy_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
+        v = _rows(v_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
+        dy = _rows(dy_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
         pairs += _product(dy, tl.trans(v), PRECISION)
     at = (head * tl.num_programs(0) + chunk) * C * C
     tl.store(pairs_ptr + at + tokens[:, None] * C + tokens[None, :], SCALE * pairs)
@@ -316,7 +344,9 @@ def _ends_kernel(
     dquery_ptr,
     dkey_ptr,
     dtotal_ptr,
+    offsets_ptr,
     T,
+    P,
     H,
     chunks,
     K: tl.constexpr,
@@ -332,7 +362,11 @@ def _ends_kernel(
     chunk = tl.program_id(0) // blocks
     keys = tl.program_id(0) % blocks * BK + tl.arange(0, BK)
     tokens = tl.arange(0, C)
-    t = chunk * C + tokens
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    t = begin + tokens
     row = head // H * T * H + head % H
     at_chunk = head * chunks + chunk
     dquery = tl.zeros([C, BK], tl.float32)
@@ -340,8 +374,8 @@ def _ends_kernel(
     dtotal = tl.zeros([BK], tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
-        v = _rows(v_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
-        dy = _rows(dy_ptr + row * V, t, T, H * V, values, V, 0.0).to(tl.float32)
+        v = _rows(v_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
+        dy = _rows(dy_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
         at = at_chunk * K * V + keys[None, :] * V + values[:, None]
         inside = (values < V)[:, None] & (keys < K)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
@@ -369,8 +403,10 @@ def _gates_kernel(
     dq_ptr,
     dk_ptr,
     ddecay_ptr,
+    offsets_ptr,
     B,
     T,
+    P,
     H,
     chunks,
     K: tl.constexpr,
@@ -391,16 +427,20 @@ def _gates_kernel(
     block = tl.program_id(0) % blocks
     keys = block * BK + tl.arange(0, BK)
     tokens = tl.arange(0, C)
-    t = chunk * C + tokens
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    t = begin + tokens
     r, c = tokens[:, None], tokens[None, :]
     row = head // H * T * H + head % H
     at_chunk = head * chunks + chunk
 
     # up the tree, keeping what each level read
     index = keys if VECTOR else 0 * keys
-    q = _rows(q_ptr + row * K, t, T, H * K, keys, K, 0.0).to(tl.float32)
-    k = _rows(k_ptr + row * K, t, T, H * K, keys, K, 0.0).to(tl.float32)
-    a = _rows(decay_ptr + row * gates, t, T, H * gates, index, gates, 1.0).to(tl.float32)
+    q = _rows(q_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
+    k = _rows(k_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
+    a = _rows(decay_ptr + row * gates, t, end, H * gates, index, gates, 1.0).to(tl.float32)
     prefix = a
     suffix = tl.full([C, BK], 1.0, tl.float32)
     kept = ()
@@ -438,14 +478,14 @@ def _gates_kernel(
     # the leaves: query = q ∘ a, key = k, total = a, and each token's own write
     da = dtotal + dquery * q
     rows = row + t[:, None].to(tl.int64) * H
-    inside = (t < T)[:, None] & in_k
+    inside = (t < end)[:, None] & in_k
     tl.store(dq_ptr + rows * K + keys[None, :], dquery * a + own * k, mask=inside)
     tl.store(dk_ptr + rows * K + keys[None, :], dkey + own * q, mask=inside)
     if VECTOR:
         tl.store(ddecay_ptr + rows * K + keys[None, :], da, mask=inside)
     else:
         slab = (block.to(tl.int64) * B * T * H + row) + t.to(tl.int64) * H
-        tl.store(ddecay_ptr + slab, tl.sum(da, 1), mask=t < T)
+        tl.store(ddecay_ptr + slab, tl.sum(da, 1), mask=t < end)
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -458,6 +498,7 @@ def forward(
     decay: Tensor,
     scale: float,
     initial_state: Tensor | None,
+    offsets: Tensor | None,
     y: Tensor,
     state: Tensor,
     kept: Saved,
@@ -465,9 +506,10 @@ def forward(
     """Fills y, the final state and what is kept for the backward."""
     precision = _precision(q, k, v)
     with on_device_of(q):
-        run_scores(q, k, decay, kept, precision)
-        run_states(kept.key, v, kept.total, initial_state, kept.states, state, 1.0, reverse=False)
-        run_outputs(kept.query, kept.scores, v, kept.states, y, scale, precision, False)
+        run_scores(q, k, decay, offsets, kept, precision)
+        ends = (initial_state, offsets, kept.states, state)
+        run_states(kept.key, v, kept.total, *ends, 1.0, reverse=False)
+        run_outputs(kept.query, kept.scores, v, offsets, kept.states, y, scale, precision, False)
 
 
 def backward(
@@ -476,6 +518,7 @@ def backward(
     v: Tensor,
     decay: Tensor,
     scale: float,
+    offsets: Tensor | None,
     kept: Saved,
     dy: Tensor,
     dfinal: Tensor,
@@ -491,13 +534,16 @@ def backward(
     states, scores, query, key = (torch.empty_like(x, dtype=half) for x in kept[:-1])
     dkept = Saved(states, scores, query, key, torch.empty_like(kept.total))
     with on_device_of(q):
-        run_states(kept.query, dy, kept.total, dfinal, dkept.states, dstart, scale, reverse=True)
-        run_outputs(kept.key, kept.scores, dy, dkept.states, dv, scale, precision, True)
-        run_pairs_and_ends(v, dy, scale, kept, dkept, precision)
-        run_gates(q, k, decay, dkept, dq, dk, ddecay, precision)
+        ends = (dfinal, offsets, dkept.states, dstart)
+        run_states(kept.query, dy, kept.total, *ends, scale, reverse=True)
+        run_outputs(kept.key, kept.scores, dy, offsets, dkept.states, dv, scale, precision, True)
+        run_pairs_and_ends(v, dy, scale, offsets, kept, dkept, precision)
+        run_gates(q, k, decay, offsets, dkept, dq, dk, ddecay, precision)
 
 
-def run_scores(q: Tensor, k: Tensor, decay: Tensor, kept: Saved, precision: str) -> None:
+def run_scores(
+    q: Tensor, k: Tensor, decay: Tensor, offsets: Tensor | None, kept: Saved, precision: str
+) -> None:
     batch, time, heads, key = q.shape
     keys, options = _scores_tile(key, precision)
     launch(
@@ -510,7 +556,9 @@ def run_scores(q: Tensor, k: Tensor, decay: Tensor, kept: Saved, precision: str)
         kept.query,
         kept.key,
         kept.total,
+        offsets,
         time,
+        in_a_row(offsets),
         heads,
         K=key,
         VECTOR=decay.shape[-1] > 1,
@@ -527,24 +575,27 @@ def run_states(
     w: Tensor,
     total: Tensor,
     start: Tensor | None,
+    offsets: Tensor | None,
     states: Tensor,
     last: Tensor,
     scale: float,
     *,
     reverse: bool,
 ) -> None:
-    batch, heads, chunks, key, value = states.shape
+    _, heads, chunks, key, value = states.shape
     keys, values, warps, stages = _states_tile(key, value)
     launch(
         _states_kernel,
-        (triton.cdiv(key, keys) * triton.cdiv(value, values), batch * heads),
+        (triton.cdiv(key, keys) * triton.cdiv(value, values) * len(last) * heads,),
         x,
         w,
         total,
         start,
         states,
         last,
+        offsets,
         w.shape[1],
+        in_a_row(offsets),
         heads,
         chunks,
         K=key,
@@ -564,6 +615,7 @@ def run_outputs(
     x: Tensor,
     scores: Tensor,
     w: Tensor,
+    offsets: Tensor | None,
     states: Tensor,
     out: Tensor,
     scale: float,
@@ -580,7 +632,9 @@ def run_outputs(
         w,
         states,
         out,
+        offsets,
         w.shape[1],
+        in_a_row(offsets),
         heads,
         chunks,
         K=key,
@@ -597,7 +651,13 @@ def run_outputs(
 
 
 def run_pairs_and_ends(
-    v: Tensor, dy: Tensor, scale: float, kept: Saved, dkept: Saved, precision: str
+    v: Tensor,
+    dy: Tensor,
+    scale: float,
+    offsets: Tensor | None,
+    kept: Saved,
+    dkept: Saved,
+    precision: str,
 ) -> None:
     """Fills the gradients of the scores, the queries, the keys and the totals."""
     batch, heads, chunks, key, value = kept.states.shape
@@ -608,7 +668,9 @@ def run_pairs_and_ends(
         v,
         dy,
         dkept.scores,
+        offsets,
         time,
+        in_a_row(offsets),
         heads,
         V=value,
         C=CHUNK,
@@ -629,7 +691,9 @@ def run_pairs_and_ends(
         dkept.query,
         dkept.key,
         dkept.total,
+        offsets,
         time,
+        in_a_row(offsets),
         heads,
         chunks,
         K=key,
@@ -648,6 +712,7 @@ def run_gates(
     q: Tensor,
     k: Tensor,
     decay: Tensor,
+    offsets: Tensor | None,
     dkept: Saved,
     dq: Tensor,
     dk: Tensor,
@@ -675,8 +740,10 @@ def run_gates(
         dq,
         dk,
         slabs,
+        offsets,
         batch,
         time,
+        in_a_row(offsets),
         heads,
         chunks,
         K=key,

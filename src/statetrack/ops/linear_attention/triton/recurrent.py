@@ -1,8 +1,8 @@
 """`linear_attention` with gates of either sign: the recurrence itself, its state in registers.
 
 Letters: B batch, T time, H heads, K key, V value. One program runs one head (or a block of its
-value columns, which do not see each other) through time: H ← Diag(a) H + k vᵀ, y = scale · Hᵀ q.
-Four tokens are loaded while four are computed.
+value columns, which do not see each other) of one sequence through time: H ← Diag(a) H + k vᵀ,
+y = scale · Hᵀ q. Four tokens are loaded while four are computed.
 
 Backward, with G_t the gradient of H_t: G_t = Diag(a_{t+1}) G_{t+1} + scale · q_t dy_tᵀ and
 
@@ -22,8 +22,10 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.rows import place
 from statetrack.ops._triton.runtime import on_device_of, power_of_two, triton_dtype
 from statetrack.ops.linear_attention.spec import Inputs
+from statetrack.ops.packing import in_a_row
 
 __all__ = ["backward", "empty_kept", "forward"]
 
@@ -168,7 +170,9 @@ def _forward_kernel(
     y_ptr,
     final_ptr,
     kept_ptr,
-    T,
+    offsets_ptr,
+    time,
+    P,
     H,
     kept,
     zero,
@@ -187,7 +191,9 @@ def _forward_kernel(
     program = tl.program_id(0).to(tl.int64)
     head = program // NV
     block = (program % NV).to(tl.int32)
-    row = head // H * T * H + head % H
+    batch_row, begin, T = place(offsets_ptr, head // H, time, P)
+    row = (batch_row * time + begin) * H + head % H
+    slot = (batch_row * H + head % H) * kept + begin // EVERY  # sequences share no saved state
     keys = tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     at = keys.to(tl.int64)[:, None] * V + values[None, :]
@@ -199,7 +205,7 @@ def _forward_kernel(
     v_ptr += row * V
     y_ptr += row * V
     decay_ptr += row * (K if VECTOR else 1)
-    kept_ptr += zero + (head * kept - 1) * K * PV
+    kept_ptr += zero + (slot - 1) * K * PV
     final_ptr += zero + head * K * V
 
     state = tl.zeros([BK, BV], COMPUTE)
@@ -240,8 +246,10 @@ def _backward_kernel(
     dv_ptr,
     ddecay_ptr,
     dstart_ptr,
+    offsets_ptr,
     B,
-    T,
+    time,
+    P,
     H,
     kept,
     K: tl.constexpr,
@@ -258,14 +266,18 @@ def _backward_kernel(
     program = tl.program_id(0).to(tl.int64)
     head = program // NV
     block = (program % NV).to(tl.int32)
-    row = head // H * T * H + head % H
+    batch_row, begin, T = place(offsets_ptr, head // H, time, P)
+    row = (batch_row * time + begin) * H + head % H
+    slot = (batch_row * H + head % H) * kept + begin // 8
     keys = tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     at = keys[:, None] * V + values[None, :]
     inside = (keys < K)[:, None] & (values < V)[None, :]
     kept_at = keys[:, None] * PV + values[None, :]
     in_kept = (keys < K)[:, None] & (values < PV)[None, :]
-    slab = program % NV * B * T * H + row  # rows of [B, T, H] before this program's part of a sum
+    slab = (
+        program % NV * B * time * H + row
+    )  # rows of [B, T, H] before this program's part of a sum
     gates: tl.constexpr = K if VECTOR else 1
     q_ptr += row * K
     k_ptr += row * K
@@ -315,7 +327,7 @@ def _backward_kernel(
         )
         segment = first // 8
         if segment > 0:
-            source = kept_ptr + (head * kept + segment - 1) * K * PV + kept_at
+            source = kept_ptr + (slot + segment - 1) * K * PV + kept_at
             state = tl.load(source, mask=in_kept, other=0.0)
         else:
             state = tl.zeros([BK, BV], COMPUTE)
@@ -395,17 +407,24 @@ def _padded(value: int | torch.SymInt) -> int | torch.SymInt:
     return -(-value // 16) * 16
 
 
-def forward(inputs: Inputs, y: Tensor, state: Tensor, kept: Tensor, save: bool) -> None:
-    """Fills y, the final state and, to save, the states `kept`; the inputs are contiguous."""
+def forward(
+    inputs: Inputs,
+    offsets: Tensor | None,
+    y: Tensor,
+    state: Tensor,
+    kept: Tensor,
+    save: bool,
+) -> None:
+    """Fills y, the final states and, to save, the states `kept`; the inputs are contiguous."""
     q, k, v, decay, scale, initial_state = inputs
-    batch, time, heads, key = k.shape
+    _, time, heads, key = k.shape
     value = v.shape[-1]
     keys, values, warps = _forward_tile(key, value)
     blocks = triton.cdiv(value, values)
     with on_device_of(q):
         launch(
             _forward_kernel,
-            (batch * heads * blocks,),
+            (len(state) * heads * blocks,),
             q,
             k,
             v,
@@ -414,7 +433,9 @@ def forward(inputs: Inputs, y: Tensor, state: Tensor, kept: Tensor, save: bool) 
             y,
             state,
             kept,
+            offsets,
             time,
+            in_a_row(offsets),
             heads,
             _kept(time),
             0,
@@ -434,13 +455,15 @@ def forward(inputs: Inputs, y: Tensor, state: Tensor, kept: Tensor, save: bool) 
 
 
 def empty_kept(inputs: Inputs, state: Tensor) -> Tensor:
-    """A place for the saved states [B, H, kept, K, V padded]."""
-    batch, heads, key, value = state.shape
-    return state.new_empty(batch, heads, _kept(inputs.k.shape[1]), key, _padded(value))
+    """A place for the saved states [B, H, kept, K, V padded]: packed sequences need no more."""
+    _, heads, key, value = state.shape
+    batch, time = inputs.k.shape[:2]
+    return state.new_empty(batch, heads, _kept(time), key, _padded(value))
 
 
 def backward(
     inputs: Inputs,
+    offsets: Tensor | None,
     state: Tensor,
     kept: Tensor,
     dy: Tensor,
@@ -449,7 +472,7 @@ def backward(
 ) -> None:
     """Fills `grads`; the inputs, dy and dstate are contiguous."""
     q, k, v, decay, scale, initial_state = inputs
-    dq, dk, dv, ddecay, dstart = grads
+    dq, dk, dv, ddecay, dstart, _ = grads
     batch, time, heads, key = k.shape
     value = v.shape[-1]
     keys, values, warps = _backward_tile(key, value)
@@ -461,7 +484,7 @@ def backward(
     with on_device_of(q):
         launch(
             _backward_kernel,
-            (batch * heads * blocks,),
+            (len(state) * heads * blocks,),
             q,
             k,
             v,
@@ -475,8 +498,10 @@ def backward(
             dv,
             slabs[2],
             None if initial_state is None else dstart,
+            offsets,
             batch,
             time,
+            in_a_row(offsets),
             heads,
             _kept(time),
             K=key,

@@ -1,0 +1,206 @@
+"""Beyond the paper: program traces, boxes, puzzles and recall, with [0, 1] against [-1, 1].
+
+Every model trains at the same rates in both ranges and is judged at sixteen times the length it was
+trained on (eight times for recall of many pairs, which memory limits; four for chess, whose games
+end). One set of test sequences
+shows accuracy by length up to there, and by the operations an answer has been through.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from statetrack import tasks
+from statetrack.experiments._base import Experiment, Scale, Version, shrink
+from statetrack.experiments.chomsky import POSITIVE, SIGNED
+from statetrack.experiments.recipes import tagging_run
+from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
+
+__all__ = ["APPLIED", "BOXES", "CHESS", "PUZZLES", "RECALL", "REPL", "cell", "models"]
+
+Range = tuple[float, float]
+DELTA = ("DeltaNet", "GatedDeltaNet", "DeltaProduct")
+RATES = (3e-4, 1e-3, 3e-3)
+RATE = 1e-3
+TIMES = 16
+EVALUATIONS = 4
+"""Times that a run is evaluated; the validation set is long."""
+EVALUATION_TOKENS = 2**18
+"""Tokens of one batch of an evaluation, for each run."""
+EVALUATION_SCORES = 2**26
+"""Scores of the classes, or of one head of attention, in such a batch, for each run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one task is trained.
+
+    Attributes:
+        times: how much longer the longest test sequences are than those trained on.
+        from_start: whether test lengths begin where training does, for tasks that ask at the end.
+        options: of the layers of the DeltaNet family.
+        block: what is around the layers.
+    """
+
+    layers: int = 2
+    steps: int = 15_000
+    batch: int = 64
+    times: int = TIMES
+    from_start: bool = False
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    d_model: int = 128
+    options: Mapping[str, Any] = field(default_factory=dict)
+    block: Mapping[str, Any] = field(default_factory=dict)
+
+
+RECIPES: dict[str, Recipe] = {
+    "repl_1": Recipe(),
+    "repl_1_silent": Recipe(),
+    "repl_2_silent": Recipe(layers=3),
+    "repl_3_silent": Recipe(layers=3),
+    "repl_4_silent": Recipe(layers=3),
+    "repl_5_p50_silent": Recipe(),
+    "repl_5_p75_silent": Recipe(),
+    "boxes": Recipe(batch=128),
+    "boxes_mixed": Recipe(batch=128),
+    "boxes_no_swap": Recipe(batch=128),
+    "cube": Recipe(batch=512, steps=20_000),
+    "lights_out": Recipe(batch=512, steps=10_000),
+    "mqar": Recipe(steps=10_000, times=8, from_start=True),
+    "mqar_forgetting": Recipe(steps=10_000, from_start=True),
+    "flip_flop": Recipe(batch=32, steps=10_000),
+    "selective_copying": Recipe(from_start=True),
+    "chess": Recipe(
+        batch=128,
+        steps=10_000,
+        times=4,
+        seeds=(0, 1, 2),
+        d_model=256,
+        options={"num_heads": 4, "head_dim": 48, "value_dim": 96},
+        block={"mlp_dim": 1024},
+    ),
+}
+
+
+def models(task: str) -> dict[str, tuple[str, dict[str, Any], bool]]:
+    """For every model of a task its layer, its options, and whether it has a range.
+
+    >>> list(models("cube"))[2:4]
+    ['DeltaProduct3', 'DeltaProduct6']
+    """
+    products = (3, 6) if task == "cube" else (2, 4)
+    return {
+        "DeltaNet": ("DeltaNet", {}, True),
+        "GatedDeltaNet": ("GatedDeltaNet", {}, True),
+        **{f"DeltaProduct{n}": ("DeltaProduct", {"num_householders": n}, True) for n in products},
+        "Mamba": ("Mamba", {}, True),
+        "Mamba2": ("Mamba2", {"d_state": 64}, True),
+        "SLSTM": ("SLSTM", {}, False),
+        "Attention": ("Attention", {}, False),
+    }
+
+
+def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[RunConfig]:
+    """The runs of one task, model and range: its seeds, and at the paper's scale three rates."""
+    known = models(task)
+    if task not in RECIPES or model not in known:
+        raise ValueError(
+            f"there is no {task!r} with {model!r}; tasks are {', '.join(RECIPES)}, models "
+            f"{', '.join(known)}"
+        )
+    recipe, (layer, options, has_range) = RECIPES[task], known[model]
+    if layer in DELTA:
+        options = {**options, **recipe.options}
+    if has_range != (between is not None):
+        raise ValueError(f"{model} has {'a' if has_range else 'no'} range, but it is {between}")
+    runs = [
+        tagging_run(
+            task,
+            layer,
+            d_model=recipe.d_model,
+            num_layers=recipe.layers,
+            options=options | ({} if between is None else {"eigen_range": between}),
+            block=recipe.block,
+            steps=recipe.steps,
+            batch=recipe.batch,
+            lr=rate,
+            weight_decay=0.0,
+            clip_norm=1.0,
+            schedule=ScheduleConfig(warmup=0.1, final=0.01),
+            evaluation=evaluation(task, layer, size=256, every=recipe.steps // EVALUATIONS),
+            precision="bf16",
+            seed=seed,
+            log_every=250,
+            checkpoint_every=2500,
+        )
+        for rate in (RATES if scale == "paper" else (RATE,))
+        for seed in recipe.seeds
+    ]
+    return [_smoke(runs[0])] if scale == "smoke" else runs
+
+
+def evaluation(task: str, layer: str, *, size: int, every: int) -> EvaluationConfig:
+    """The validation set at the greatest length alone, the test set up to it."""
+    known, recipe = tasks.get(task), RECIPES[task]
+    longest = recipe.times * known.train_lengths.max
+    width = known.num_tokens(longest)
+    most = min(EVALUATION_TOKENS, EVALUATION_SCORES // known.num_classes) // width
+    if layer == "Attention":
+        most = min(most, EVALUATION_SCORES // width**2)
+    return EvaluationConfig(
+        every=every,
+        size=size,
+        lengths=(longest, longest),
+        test_lengths=(known.train_lengths.min if recipe.from_start else longest, longest),
+        batch=max(1, min(most, size, 64)),
+    )
+
+
+def _smoke(config: RunConfig) -> RunConfig:
+    longest = max(8, config.learns.shortest)
+    return dataclasses.replace(
+        shrink(config),
+        lengths=(longest, longest),
+        evaluation=EvaluationConfig(every=4, size=4, lengths=(2 * longest, 2 * longest)),
+    )
+
+
+def _experiment(name: str, summary: str, chosen: tuple[str, ...]) -> Experiment:
+    def runs(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
+        found = []
+        for task in chosen:
+            # The smoke scale has every model once and every task once.
+            small = scale == "smoke" and task != chosen[0]
+            for model, (_, _, has_range) in models(task).items():
+                if small and model != "DeltaNet":
+                    continue
+                for between in (POSITIVE, SIGNED) if has_range else (None,):
+                    found += cell(scale, task, model, between)
+        return found
+
+    return Experiment(name=name, summary=summary, runs=runs)
+
+
+REPL = _experiment(
+    "repl",
+    "permutations as Python traces, with values shown and silent",
+    tuple(task for task in RECIPES if task.startswith("repl")),
+)
+BOXES = _experiment(
+    "boxes",
+    "what a box contains after swaps, replacements and removals",
+    ("boxes", "boxes_mixed", "boxes_no_swap"),
+)
+PUZZLES = _experiment(
+    "puzzles",
+    "the 2x2x2 cube and Lights Out: how many reflections a move needs",
+    ("cube", "lights_out"),
+)
+RECALL = _experiment(
+    "recall",
+    "recall, flip-flop and copying, where negative eigenvalues should not matter",
+    ("mqar", "mqar_forgetting", "flip_flop", "selective_copying"),
+)
+CHESS = _experiment("chess", "the exact position after every move of a random game", ("chess",))
+APPLIED = (REPL, BOXES, PUZZLES, RECALL, CHESS)

@@ -1,0 +1,142 @@
+"""The language model: the next token, from any of the layers and any mix of them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+from torch.nn.functional import cross_entropy
+from torch.nn.functional import linear as product
+
+from statetrack import ops
+from statetrack._typing import Bool, Float, Int
+from statetrack.layers.parts import linear
+from statetrack.models import folder as folders
+from statetrack.models._tokens import ModelState, TokenModel
+from statetrack.models.config import CausalLMConfig
+from statetrack.models.generation import Prompts, Sampling, generate, stream
+
+__all__ = ["CausalLM"]
+
+OUTPUTS = ("out_proj", "down_proj")
+"""Projections of these names write to the residual stream."""
+SCORED = 2048
+"""Tokens whose scores are in memory at once when losses are asked for."""
+
+
+class CausalLM(TokenModel):
+    """Tokens in, scores for the next token out.
+
+    `generator` draws the initial weights, so equal configs and seeds give equal models. Every
+    projection without a bias is drawn from N(0, `projection_std`²), or as its layer draws it where
+    that is None; what writes to the residual stream is smaller by √(writes), with one write for
+    each mixer and each MLP. Gates keep their layer's draw.
+
+    >>> from statetrack.models import BackboneConfig
+    >>> backbone = BackboneConfig(mixers=["DeltaNet", "Attention"], d_model=32)
+    >>> config = CausalLMConfig(vocab_size=100, backbone=backbone)
+    >>> model = CausalLM(config, generator=torch.Generator().manual_seed(0))
+    >>> scores, state = model(torch.tensor([[7, 2, 9]]))
+    >>> scores.shape
+    torch.Size([1, 3, 100])
+    >>> [len(tokens) for tokens in model.generate([[7, 2, 9], [4]], max_new_tokens=5)]
+    [5, 5]
+    """
+
+    def __init__(self, config: CausalLMConfig, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        with torch.device("meta"):  # shapes only: every weight is drawn once, below
+            self._build(config.vocab_size, config.backbone)
+            width = config.backbone.d_model
+            self.head = None if config.tie_embeddings else linear(width, config.vocab_size)
+        self.to_empty(device=torch.get_default_device())
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        config = self.config
+        self.backbone.reset_parameters(generator)
+        writes = len(self.backbone.blocks) * (1 if config.backbone.mlp == "none" else 2)
+        for name, module in self.backbone.named_modules():
+            if not isinstance(module, nn.Linear) or module.bias is not None:
+                continue
+            if config.projection_std is not None:
+                init.normal_(module.weight, std=config.projection_std, generator=generator)
+            if name.rpartition(".")[2] in OUTPUTS:
+                with torch.no_grad():
+                    module.weight.div_(math.sqrt(writes))
+        for table in (self.embedding, self.head):
+            if table is not None:
+                init.normal_(table.weight, std=config.embedding_std, generator=generator)
+
+    def scores(self, x: Float[Tensor, "batch asked d_model"]) -> Float[Tensor, "batch asked vocab"]:
+        if self.head is None:
+            return product(x, self.embedding.weight)
+        found: Tensor = self.head(x)
+        return found
+
+    def losses(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        targets: Int[Tensor, "batch time"],
+        state: ModelState | None = None,
+        *,
+        cu_seqlens: ops.CuSeqlens | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+    ) -> tuple[Float[Tensor, "batch time"], ModelState]:
+        """-log p(target) in float32 after every token, without all scores in memory at once."""
+        x, state = self.features(tokens, state, cu_seqlens=cu_seqlens, mask=mask)
+        found = [
+            cross_entropy(self.scores(part[None])[0].float(), wanted, reduction="none")
+            for part, wanted in zip(
+                x.flatten(0, 1).split(SCORED), targets.flatten().split(SCORED), strict=True
+            )
+        ]
+        return torch.cat(found).view(targets.shape), state
+
+    def generate(
+        self,
+        prompts: Prompts,
+        *,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        stop: Sequence[int] = (),
+        generator: torch.Generator | None = None,
+    ) -> list[Int[Tensor, "new"]]:
+        """The tokens that follow each prompt, up to and with the first of `stop`.
+
+        `prompts` is a tensor of tokens [batch, time], or a list of prompts of any lengths. The
+        most likely token is taken unless `sampling` says otherwise.
+        """
+        return generate(self, prompts, max_new_tokens, sampling, stop, generator)
+
+    def stream(
+        self,
+        prompts: Prompts,
+        *,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        stop: Sequence[int] = (),
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Int[Tensor, "batch"]]:
+        """`generate`, one token of every sequence at a time; -1 where a sequence has stopped."""
+        return stream(self, prompts, max_new_tokens, sampling, stop, generator)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes config.json and the weights as safetensors, in pieces of 4 GB if they are large.
+
+        `load` reads them back, and so does `statetrack.hf`.
+        """
+        folders.save(Path(folder), self.config, self.state_dict())
+
+    @classmethod
+    def load(cls, folder: str | Path, *, dtype: torch.dtype | None = None) -> "CausalLM":
+        """The model in `folder`, as `save` or `statetrack.hf` wrote it, on the default device."""
+        config, weights = folders.load(Path(folder))
+        with torch.device("meta"):
+            model = cls(config)
+        folders.expect_fit(Path(folder), weights, model.state_dict())
+        model.load_state_dict(weights, assign=True)
+        return model.to(device=torch.get_default_device(), dtype=dtype)

@@ -1,0 +1,1 @@
+"""Tasks that look like work: program traces, boxes, puzzles, recall. One file a task."""
