@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from itertools import product
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statetrack.automata import Machine, holonomy, named
+from statetrack.automata import Machine, holonomy, named, read
 from tests.automata.cases import KINDS, random_machine
+from tests.helpers import unhooked
 
 few = settings(deadline=None, max_examples=60)
 Table = tuple[list[list[int]], set[int]]
@@ -203,7 +206,7 @@ BAD_TABLE = [
     (dict(delta=[[0, 1], [0]]), "incomplete table: state 1 has 1 entries, state 0 has 2.*"),
     (dict(delta=[[0, 2], [0, 1]]), "state 0, letter 1 goes to 2, but the states are 0 to 1"),
     (dict(delta=np.array([[0, -1]])), "state 0, letter 1 goes to -1, but the states are 0 to 0"),
-    (dict(delta=[[0, 1], [0, None]]), "state 1, letter 1 goes to None; a deterministic .*"),
+    (dict(delta=[[0, 1], [0, [1]]]), r"state 1, letter 1 goes to \[1\]; a deterministic .*"),
     (dict(delta=[[0, {0, 1}], [0, 0]]), r"state 0, letter 1 goes to \{0, 1\}; a determ.*"),
     (dict(delta=[[0, 1.0], [0, 0]]), "state 0, letter 1 goes to 1.0; a deterministic .*"),
     (dict(delta=[]), "a table is a non-empty .* got shape .*"),
@@ -387,3 +390,140 @@ def _assert_one_line(error: ValueError, pattern: str) -> None:
 
     text = str(error)
     assert "\n" not in text and re.fullmatch(pattern, text), text
+
+
+# -- machines people have -----------------------------------------------------------------------
+
+
+def test_partial_tables_and_dicts_are_completed_with_a_sink() -> None:
+    whole = Machine.from_regex("(ab)*", "ab")
+    assert Machine.from_table([[1, None], [None, 0]], accepting=[0], alphabet="ab") == whole
+    arrows = {"even": {"a": "odd"}, "odd": {"b": "even"}}
+    assert Machine.from_dict(arrows, "even", accepting=["even"]) == whole
+    numbers = Machine.from_table([[1, None], [None, 0]])
+    assert numbers.says([0, 1, 1]) == [1, 0, -1]
+    words = Machine.from_dict(arrows, "even")
+    assert words.says("abb") == ["odd", "even", ""] and words.minimal() == words
+    assert words != whole and words.output_names == ("", "even", "odd")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Machine.from_dict({"x": {"a": "x"}}, "y"), "start 'y' is not a state"),
+        (lambda: Machine.from_dict({}, "y"), "a dict of dicts"),
+        (lambda: Machine.from_dict({0: {"a": 0}}, 0, accepting=[1]), "accepting 1 is not a state"),
+        (lambda: Machine.from_dict({0: {"a": 1}}, 0, outputs={0: 1}), "state 1 has no output"),
+        (lambda: unhooked(Machine.from_mealy)({0: {"a": 0}}, 0), "a pair"),
+        (lambda: Machine.from_nfa({0: {"a": "0"}}, 0, [0]), "a list of states"),
+        (lambda: named("s3").reverse(), "accepting states"),
+    ],
+)
+def test_bad_arrows(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_mealy_machines_say_what_their_arrows_say() -> None:
+    """A delay by one letter, against shifting the word."""
+    delay = {q: {a: (a, q) for a in "xy"} for q in "xy"}
+    machine = Machine.from_mealy(delay, "x")
+    word = "xyyxyx"
+    assert machine.says(word) == list("x" + word[:-1])
+
+
+def test_automata_with_choices_against_all_their_runs() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        arrows = {
+            q: {a: np.flatnonzero(rng.random(4) < 0.3).tolist() for a in ("a", "b", "")}
+            for q in range(4)
+        }
+        machine = Machine.from_nfa(arrows, 0, [3])
+        for word in words_up_to("ab", 4):
+            now = closed({0}, arrows)
+            for letter in word:
+                now = closed({end for q in now for end in arrows[q][letter]}, arrows)
+            assert machine.accepts(word) == (3 in now)
+
+
+def closed(states: set[int], arrows: dict[int, dict[str, list[int]]]) -> set[int]:
+    while (more := states | {end for q in states for end in arrows[q][""]}) != states:
+        states = more
+    return states
+
+
+def words_up_to(letters: str, length: int) -> list[str]:
+    return ["".join(word) for n in range(length + 1) for word in product(letters, repeat=n)]
+
+
+def test_reverse_concatenation_and_star_against_their_definitions() -> None:
+    a, b = Machine.from_regex("(ab|a)*b?", "ab"), Machine.from_regex("b(a|b)", "ab")
+    backwards, both, many = a.reverse(), a.concatenate(b), b.star()
+    for word in words_up_to("ab", 6):
+        cuts = range(len(word) + 1)
+        assert backwards.accepts(word) == a.accepts(word[::-1])
+        assert both.accepts(word) == any(a.accepts(word[:c]) and b.accepts(word[c:]) for c in cuts)
+        pieces = [word[i : i + 2] for i in range(0, len(word), 2)]
+        assert many.accepts(word) == all(b.accepts(piece) for piece in pieces)
+
+
+def test_counterexamples_are_shortest_words() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        tables = [rng.integers(0, 4, (4, 2)) for _ in range(2)]
+        a, b = (Machine.from_table(t, outputs=rng.integers(0, 2, 4)) for t in tables)
+        found = a.counterexample(b)
+        every = [word for word in words_up_to("01", 5) if differ(a, b, word)]
+        assert a.equivalent(b) == (found is None)
+        if every:
+            assert found is not None and len(found) == len(every[0])
+        if found is not None:
+            assert differ(a, b, "".join(map(str, found)))
+
+
+def differ(a: Machine, b: Machine, word: str) -> bool:
+    def last(machine: Machine) -> int:
+        return int(machine.outputs[[0, *machine.run([int(x) for x in word])][-1]])
+
+    return last(a) != last(b)
+
+
+def test_hopcroft_and_moore_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    machines = [
+        Machine.from_table(rng.integers(0, 9, (9, 2)), outputs=rng.integers(0, 2, 9))
+        for _ in range(50)
+    ]
+    by_moore = [machine.minimal() for machine in machines]
+    monkeypatch.setattr("statetrack.automata.machine.MOORE_ROUNDS", 0)
+    assert [machine.minimal() for machine in machines] == by_moore
+
+
+def test_diagrams_are_drawn_without_graphviz() -> None:
+    for machine in (Machine.from_regex("(a|b)*ab", "ab"), named("s3"), named("counter_5")):
+        root = ElementTree.fromstring(machine._repr_svg_() or "")
+        circles = root.findall("{http://www.w3.org/2000/svg}circle")
+        accepting = int(machine.outputs.sum()) if machine.outputs.dtype == bool else 0
+        assert len(circles) == machine.num_states + accepting
+    assert named("s5")._repr_svg_() is None
+
+
+def test_a_machine_prints_its_table() -> None:
+    lines = str(Machine.from_regex("(a|b)*ab", "ab")).splitlines()
+    assert lines[0].startswith("Machine(3 states") and lines[-1].split() == ["2", "yes", "1", "0"]
+    assert "104 more states" in str(named("s5"))
+
+
+@pytest.mark.slow
+def test_many_optional_letters() -> None:
+    assert Machine.from_regex("(a?){2000}", "a").num_states == 2002
+
+
+def test_regular_classes_give_their_alphabet() -> None:
+    assert read("[a-c]+").alphabet == ("a", "b", "c")
+    assert read("[ax-z]y*").alphabet == ("a", "x", "y", "z")
+    for regex in ("[^a]b", "\\\\w+"):
+        with pytest.raises(ValueError, match="--alphabet abc"):
+            read(regex)
+    assert Machine.from_regex("[^a]b", "abc").accepts("cb")

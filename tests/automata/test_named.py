@@ -40,7 +40,7 @@ def test_wrong_numbers_are_named() -> None:
         ("q16", "q8, got q16"),
         ("s99", "reached 99"),
         ("mod_arithmetic_1", "at least 2, got 1"),
-        ("dyck_9_depth_2", "1 to 4 kinds"),
+        ("dyck_0_depth_2", "at least 1, got 0, 2"),
         ("dyck_4_depth_40", "too large"),
         ("z999999", "too large"),
         ("mod_arithmetic_999", "too large"),
@@ -72,3 +72,17 @@ def test_arithmetic_machine_never_leaves_an_error() -> None:
     for word in ("+", "1+*2", "12", "1++", "*"):
         assert machine.outputs[machine.run(word + "+1")][-1] == -1
         assert re.fullmatch(r"\d([-+*]\d)*", word) is None
+
+
+@pytest.mark.parametrize("kinds", [1, 4, 5, 27])
+def test_brackets_of_any_number_of_kinds(kinds: int) -> None:
+    machine = named(f"dyck_{kinds}_depth_2")
+    assert machine.num_states == kinds**2 + kinds + 2
+    letters = range(2 * kinds)
+    pairs = sum(machine.accepts([a, b]) for a in letters for b in letters)
+    assert pairs == kinds
+
+
+def test_large_machines_of_brackets_are_refused() -> None:
+    with pytest.raises(ValueError, match="fewer kinds or a smaller depth"):
+        named("dyck_9_depth_900")

@@ -140,3 +140,34 @@ def test_which_names_are_word_problems() -> None:
         assert is_name(name) and not is_word_problem(name)
     for name in ("s5_x_", "a5_swaps", "s5_4tokens", "x", ""):
         assert not is_name(name) and not is_word_problem(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "regex"),
+    [
+        (
+            {"transitions": {"0": {"a": 1}, "1": {"b": 0}}, "start": 0, "accepting": [0]},
+            "(ab)*",
+        ),
+        ({"nfa": {"p": {"a": ["p", "q"], "b": ["p"]}, "q": {"b": ["r"]}}, "start": "p",
+          "accepting": ["r"]}, "(a|b)*ab"),
+        ({"delta": [[1, None], [None, 0]], "accepting": [0], "alphabet": "ab"}, "(ab)*"),
+    ],
+)  # fmt: skip
+def test_arrows_by_name(content: object, regex: str, tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(json.dumps(content))
+    assert read(str(tmp_path / "m.json")) == read(regex)
+
+
+def test_mealy_files(tmp_path: Path) -> None:
+    arrows = {"0": {"a": ["1", "up"]}, "1": {"a": ["0", "down"]}}
+    (tmp_path / "m.json").write_text(json.dumps({"mealy": arrows, "start": 0}))
+    assert read(str(tmp_path / "m.json")).says("aaa") == ["up", "down", "up"]
+    for wrong, part in (
+        ({"mealy": arrows}, "start"),
+        ({"mealy": arrows, "start": 0, "accepting": []}, "unknown key 'accepting'"),
+        ({"mealy": {"0": {"a": 3}}, "start": 0}, "m.json"),
+    ):
+        (tmp_path / "m.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=part):
+            read(str(tmp_path / "m.json"))

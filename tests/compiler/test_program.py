@@ -18,12 +18,13 @@ from statetrack.automata import (
     num_householders,
     one_layer,
 )
-from statetrack.compiler import Program, compile_program
+from statetrack.compiler import Program, compile_program, cost_of
 from statetrack.compiler.from_cascade import program_of_cascade
 from statetrack.compiler.from_group import program_on_points
 from statetrack.compiler.from_one_layer import program_of_memory, program_of_rook_layer
 from statetrack.compiler.from_split import program_of_split
 from statetrack.compiler.from_table import program_of_table
+from statetrack.compiler.layout import OBJECTIVES
 from statetrack.compiler.program import DeltaLayer, DiagonalLayer, Stage
 from tests.automata.cases import CASES, KINDS, Case, lively_word, random_machine, random_word
 from tests.helpers import mostly_slow
@@ -104,8 +105,10 @@ def test_random_machines_of_ten_states_and_of_twenty() -> None:
 def test_no_method_beats_auto() -> None:
     for case in CASES:
         machine = case.make()
-        best = compile_program(machine).cost.key
-        assert best <= min(p.cost.key for p in programs(machine) if p.method != "dense")
+        made = [p for p in programs(machine) if p.method != "dense"]
+        for objective in OBJECTIVES:
+            best = cost_of(compile_program(machine, objective=objective)).key(objective)
+            assert best <= min(cost_of(p).key(objective) for p in made)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_theorem_3_counts_householders_in_the_representation_used(
 
 def test_points_that_do_not_determine_the_state_are_refused() -> None:
     with pytest.raises(ValueError, match="do not determine"):
-        program_on_points(groups.cyclic(4), ((0, 1), (1, 0), (0, 1), (1, 0)))
+        program_on_points(groups.cyclic(4), {0: (0, 1), 1: (1, 0), 2: (0, 1), 3: (1, 0)})
 
 
 def test_factors_multiply_to_the_matrix_of_every_letter() -> None:

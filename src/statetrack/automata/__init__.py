@@ -8,6 +8,7 @@ from statetrack.automata._automata_lib import letters_of as letters_of
 from statetrack.automata.cascade import Cascade as Cascade
 from statetrack.automata.cascade import CascadeRun as CascadeRun
 from statetrack.automata.cascade import Level as Level
+from statetrack.automata.dot import machine_of_dot as machine_of_dot
 from statetrack.automata.drop_point import drop_point as drop_point
 from statetrack.automata.holonomy import holonomy as holonomy
 from statetrack.automata.machine import Machine as Machine
@@ -37,6 +38,7 @@ from statetrack.automata.sources import Source as Source
 from statetrack.automata.sources import looks_like_a_name as looks_like_a_name
 from statetrack.automata.sources import machine_of_table as machine_of_table
 from statetrack.automata.sources import read as read
+from statetrack.automata.sources import save as save
 from statetrack.automata.sources import source as source
 from statetrack.automata.sources import table_of as table_of
 from statetrack.automata.split import Split as Split

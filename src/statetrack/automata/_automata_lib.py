@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from statetrack.automata.limits import MAX_REGEX, MAX_REGEX_STATES, too_large
+from statetrack.automata._subsets import subset_table
+from statetrack.automata.limits import MAX_REGEX, too_large
 
 INSTALL = "pip install 'statetrack[automata]'"
 OPERATORS = frozenset("*|()?&+.^{}[]\\ \t\n\r\f\v")
@@ -42,23 +43,47 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
             f"regex {regex!r} uses {outside[0]!r}, which is not in the alphabet "
             f"{''.join(alphabet)!r}; add it to the alphabet"
         )
-    return _determinise(nfa.eliminate_lambda(), alphabet, regex)
+    places = {state: i for i, state in enumerate(nfa.states)}
+    rows = [nfa.transitions.get(state, {}) for state in places]
+    return subset_table(
+        [[[places[end] for end in row.get(letter, ())] for letter in alphabet] for row in rows],
+        [[places[end] for end in row.get("", ())] for row in rows],
+        [places[nfa.initial_state]],
+        [places[state] for state in nfa.final_states],
+        f"regex {regex[:40]!r}",
+    )
 
 
 def letters_of(regex: str) -> str:
     """The letters of a regular expression in order: all but operators, counts and blanks.
 
-    >>> letters_of("(a|b)*ab{2,3}")
-    'ab'
+    Classes give their letters and ranges; one that says what is not meant has no alphabet of its
+    own.
+
+    >>> letters_of("(a|b)*ab{2,3}"), letters_of("[a-c]+x")
+    ('ab', 'abcx')
     """
-    if "[" in regex or "\\" in regex:
-        raise ValueError(
-            f"the alphabet of {regex!r} cannot be read off its character classes; give it"
-        )
-    found = set(re.sub(r"\{[^}]*\}", "", regex)) - OPERATORS
+    found: set[str] = set()
+    for inside in re.findall(r"\[([^\]]*)\]", regex):
+        if inside.startswith("^") or not inside:
+            raise _needs_alphabet(regex, f"the class [{inside}]")
+        for first, last in re.findall(r"(.)(?:-(.))?", inside, re.DOTALL):
+            found.update(map(chr, range(ord(first), ord(last or first) + 1)))
+    if "\\" in regex:
+        raise _needs_alphabet(regex, "a backslash")
+    rest = re.sub(r"\[[^\]]*\]|\{[^}]*\}", "", regex)
+    found |= set(rest) - OPERATORS
     if not found:
-        raise ValueError(f"the regex {regex!r} has no letters of its own; give its alphabet")
+        raise _needs_alphabet(regex, "no letters of its own")
     return "".join(sorted(found))
+
+
+def _needs_alphabet(regex: str, why: str) -> ValueError:
+    return ValueError(
+        f"the letters of regex {regex!r} cannot be read off, because it has {why}; give its "
+        "alphabet: --alphabet abc on the command line, alphabet='abc' in Python, or ' over abc' "
+        "behind it"
+    )
 
 
 def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
@@ -82,35 +107,6 @@ def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
                 queue.append(target)
         rows.append([number[target] for target in targets])
     return rows, [state in complete.final_states for state in queue], alphabet
-
-
-def _determinise(
-    nfa: Any, alphabet: Sequence[str], regex: str
-) -> tuple[list[list[int]], list[bool]]:
-    """Subset construction that stops at a stated size (the library's own has no limit)."""
-    start = frozenset([nfa.initial_state])
-    number = {start: 0}
-    queue = [start]
-    rows: list[list[int]] = []
-    for subset in queue:
-        row = []
-        for letter in alphabet:
-            target = frozenset(
-                end for state in subset for end in nfa.transitions.get(state, {}).get(letter, ())
-            )
-            if target not in number:
-                if len(number) >= MAX_REGEX_STATES:
-                    raise too_large(
-                        f"the automaton of regex {regex!r}",
-                        len(number) + 1,
-                        MAX_REGEX_STATES,
-                        "use shorter repetitions, or give the machine as a table",
-                    )
-                number[target] = len(number)
-                queue.append(target)
-            row.append(number[target])
-        rows.append(row)
-    return rows, [not subset.isdisjoint(nfa.final_states) for subset in queue]
 
 
 def _check_letters(alphabet: Sequence[str]) -> None:

@@ -9,13 +9,14 @@ numbering follows it. With fewer letters states are renumbered, and `outputs` ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import permutations as _permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.automata.limits import MAX_TABLE, too_large
+from statetrack.automata.limits import MAX_GROUP_TABLE, too_large
 from statetrack.automata.machine import Machine
 from statetrack.automata.permutation_group import PermutationGroup as PermutationGroup
 from statetrack.automata.permutation_group import cycles as cycles
@@ -78,9 +79,9 @@ def cyclic(m: int, generators: Iterable[int] | None = None) -> Machine:
     [59, 1, 1]
     """
     _positive(m, "cyclic", least=1)
-    _bounded(m * m)
-    residues = np.arange(m)
-    return _of_table((residues[:, None] + residues) % m, generators)
+    letters = _checked_generators(m, generators)
+    _bounded(m * len(letters))
+    return Machine.from_table((np.arange(m)[:, None] + np.array(letters)) % m, alphabet=letters)
 
 
 def dihedral(m: int, generators: Iterable[int] | None = None) -> Machine:
@@ -92,11 +93,12 @@ def dihedral(m: int, generators: Iterable[int] | None = None) -> Machine:
     8
     """
     _positive(m, "dihedral", least=1)
-    _bounded(4 * m * m)
-    turn = np.tile(np.arange(m), 2)
-    flip = np.repeat([0, 1], m)
-    turned = (turn[:, None] + np.where(flip[:, None] == 1, -turn, turn)) % m
-    return _of_table(turned + m * (flip[:, None] ^ flip), generators)
+    letters = _checked_generators(2 * m, generators)
+    _bounded(2 * m * len(letters))
+    flip, turn = np.divmod(np.arange(2 * m), m)
+    flips, turns = np.divmod(np.array(letters), m)
+    turned = (turn[:, None] + np.where(flip[:, None] == 1, -turns, turns)) % m
+    return Machine.from_table(turned + m * (flip[:, None] ^ flips), alphabet=letters)
 
 
 def quaternion(generators: Iterable[int] | None = None) -> Machine:
@@ -127,9 +129,18 @@ def direct_product(a: Machine, b: Machine, generators: Iterable[int] | None = No
                 "build it with groups.symmetric, cyclic, ... without generators="
             )
     size = b.num_states
-    _bounded((a.num_states * size) ** 2)
-    x, y = np.divmod(np.arange(a.num_states * size), size)
-    return _of_table(a.delta[x[:, None], x] * size + b.delta[y[:, None], y], generators)
+    order = a.num_states * size
+    letters = _checked_generators(order, generators)
+    _bounded(order * len(letters))
+    x, y = np.divmod(np.arange(order), size)
+    u, v = np.divmod(np.array(letters), size)
+    table = a.delta[x[:, None], u] * size + b.delta[y[:, None], v]
+    return Machine.from_table(table, alphabet=letters)
+
+
+def check_product(factors: Sequence[Machine]) -> None:
+    """Refuses a direct product with all elements as letters that would be too large, unbuilt."""
+    _bounded(math.prod(factor.num_states for factor in factors) ** 2)
 
 
 def acting(
@@ -193,5 +204,10 @@ def _positive(value: int, what: str, least: int) -> None:
 
 
 def _bounded(entries: int) -> None:
-    if entries > MAX_TABLE:
-        raise too_large("the group's table", entries, MAX_TABLE, "use generators=, or a smaller n")
+    if entries > MAX_GROUP_TABLE:
+        raise too_large(
+            "the group's table",
+            entries,
+            MAX_GROUP_TABLE,
+            "use fewer letters with generators= of the functions in statetrack.automata.groups",
+        )

@@ -13,10 +13,16 @@ import numpy as np
 
 from statetrack.automata.cascade import Action, Cascade, build_cascade
 from statetrack.automata.images import ImageGraph, image_classes, image_graph
+from statetrack.automata.limits import MAX_IMAGES, MAX_PAIRS, too_large
 from statetrack.automata.machine import Machine
 
 
-def holonomy(machine: Machine, labels: Literal["reuse", "disjoint"] = "reuse") -> Cascade:
+def holonomy(
+    machine: Machine,
+    labels: Literal["reuse", "disjoint"] = "reuse",
+    *,
+    limit: int = MAX_IMAGES,
+) -> Cascade:
     """The holonomy decomposition of a machine.
 
     A set P lies below R when P is inside R·s for some word s; sets below each other form a class;
@@ -27,6 +33,7 @@ def holonomy(machine: Machine, labels: Literal["reuse", "disjoint"] = "reuse") -
         labels: classes of one height share labels (`"reuse"`, the smallest levels), or have their
             own (`"disjoint"`): then the permutations of a level generate no group larger than those
             of the monoid, which aperiodic, 2-group and solvable constructions rely on.
+        limit: image sets beyond which it stops with a `ValueError`.
 
     >>> from statetrack.automata.machine import Machine
     >>> holonomy(Machine.from_regex("(ab)*", "ab")).sizes
@@ -34,15 +41,25 @@ def holonomy(machine: Machine, labels: Literal["reuse", "disjoint"] = "reuse") -
     """
     if labels not in ("reuse", "disjoint"):
         raise ValueError(f"labels is 'reuse' or 'disjoint', got {labels!r}")
-    graph = image_graph(machine, singletons=True)
+    graph = image_graph(machine, singletons=True, limit=limit)
     number = {states: i for i, states in enumerate(graph.sets)}
     height = [0] * len(graph.sets)
     tiles: list[tuple[int, ...]] = [()] * len(graph.sets)
     classes = image_classes(machine, graph)
+    pairs = 0
     for group in sorted(classes, key=lambda c: len(graph.sets[c.members[0]])):
         root = group.members[0]
         inside = set(group.members)
-        tiles[root] = _maximal(graph, graph.contained_in(root).tolist())
+        below_root = graph.contained_in(root).tolist()
+        pairs += len(below_root)
+        if pairs > MAX_PAIRS:
+            raise too_large(
+                f"nested pairs of image sets of a machine of {machine.num_states} states",
+                pairs,
+                MAX_PAIRS,
+                "minimise the machine first, or use one with fewer states",
+            )
+        tiles[root] = _maximal(graph, below_root)
         position = {q: i for i, q in enumerate(graph.sets[root])}
         for p in group.members[1:]:
             forward = group.forward[p]

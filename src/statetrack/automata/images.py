@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.automata.limits import MAX_IMAGES, too_large
+from statetrack.automata._graph import components
+from statetrack.automata.limits import MAX_IMAGE_BITS, MAX_IMAGES, too_large
 from statetrack.automata.machine import Machine
 
 
@@ -75,7 +76,9 @@ class ImageClass:
         return tuple(word)
 
 
-def image_graph(machine: Machine, *, singletons: bool = False) -> ImageGraph:
+def image_graph(
+    machine: Machine, *, singletons: bool = False, limit: int = MAX_IMAGES
+) -> ImageGraph:
     """All images X·w (and all singletons if asked), numbered breadth-first; X is number 0.
 
     >>> from statetrack.automata.machine import Machine
@@ -83,6 +86,7 @@ def image_graph(machine: Machine, *, singletons: bool = False) -> ImageGraph:
     ((0, 1, 2), (1, 2), (0, 2), (2,))
     """
     n, k = machine.delta.shape
+    _check_bits(n if singletons else 1, n)
     start = np.ones((1, n), dtype=bool)
     if singletons and n > 1:
         start = np.concatenate([start, np.eye(n, dtype=bool)])
@@ -102,13 +106,14 @@ def image_graph(machine: Machine, *, singletons: bool = False) -> ImageGraph:
                     number[key] = len(number)
                     fresh.append(moved[i])
                 targets[i, letter] = number[key]
-            if len(number) > MAX_IMAGES:
+            if len(number) > limit:
                 raise too_large(
                     f"image sets of a machine of {n} states",
                     len(number),
-                    MAX_IMAGES,
+                    limit,
                     "minimise the machine first, or use one with fewer states",
                 )
+        _check_bits(len(number), n)
         steps.append(targets)
         frontier = np.array(fresh, dtype=bool).reshape(len(fresh), n)
         rows.append(frontier)
@@ -116,6 +121,16 @@ def image_graph(machine: Machine, *, singletons: bool = False) -> ImageGraph:
     sets = tuple(tuple(np.flatnonzero(row).tolist()) for row in everything)
     step = tuple(map(tuple, np.concatenate(steps).tolist()))
     return ImageGraph(sets, step, _packed(everything))
+
+
+def _check_bits(sets: int, states: int) -> None:
+    if sets * states > MAX_IMAGE_BITS:
+        raise too_large(
+            f"bits of the image sets of a machine of {states} states",
+            sets * states,
+            MAX_IMAGE_BITS,
+            "minimise the machine first, or use one with fewer states",
+        )
 
 
 def image_classes(machine: Machine, graph: ImageGraph) -> tuple[ImageClass, ...]:
@@ -126,7 +141,7 @@ def image_classes(machine: Machine, graph: ImageGraph) -> tuple[ImageClass, ...]
     delta = machine.delta.tolist()
     return tuple(
         _image_class(graph, component, delta)
-        for component in _components(graph.step)
+        for component in components(graph.step)
         if len(graph.sets[component[0]]) > 1
     )
 
@@ -156,47 +171,6 @@ def _image_class(graph: ImageGraph, component: Sequence[int], delta: list[list[i
                 leaves[p] = (letter, target)
                 queue.append(p)
     return ImageClass(tuple(members), forward, back, arrived, leaves)
-
-
-def _components(step: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Strongly connected components, successors first (Tarjan's algorithm without recursion)."""
-    index = [-1] * len(step)
-    low = [0] * len(step)
-    on_stack = [False] * len(step)
-    stack: list[int] = []
-    components: list[list[int]] = []
-    count = 0
-    for root in range(len(step)):
-        if index[root] >= 0:
-            continue
-        path = [(root, iter(step[root]))]
-        index[root] = low[root] = count
-        count += 1
-        stack.append(root)
-        on_stack[root] = True
-        while path:
-            node, arrows = path[-1]
-            for target in arrows:
-                if index[target] < 0:
-                    index[target] = low[target] = count
-                    count += 1
-                    stack.append(target)
-                    on_stack[target] = True
-                    path.append((target, iter(step[target])))
-                    break
-                if on_stack[target]:
-                    low[node] = min(low[node], index[target])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
-                if low[node] == index[node]:
-                    component: list[int] = []
-                    while not component or component[-1] != node:
-                        component.append(stack.pop())
-                        on_stack[component[-1]] = False
-                    components.append(component)
-    return components
 
 
 def _keys(rows: NDArray[np.bool_]) -> list[bytes]:

@@ -18,11 +18,29 @@ MAX_REGEX_STATES = 2**12
 MAX_IMAGES = 2**16
 """Sets of states reachable from the full set (there can be 2^n - 1 of them)."""
 
+MAX_IMAGE_BITS = 2**22
+"""Image sets x states: what the sets themselves take."""
+
+MAX_PAIRS = 2**21
+"""Image sets inside the first set of each class, whose largest are its tiles."""
+
 MAX_CONTEXTS = 2**19
 """Letters (T, T', w) of all the levels of a cascade together."""
 
 MAX_MONOID = 10**5
 """Elements of a transition monoid that is enumerated on request (there can be n^n of them)."""
+
+MAX_CHAIN = 2**25
+"""Numbers in the orbits of a stabiliser chain (points of the orbits x degree): 128 MB each way."""
+
+MAX_GROUP_TABLE = 2**22
+"""Entries (elements x letters) of the word problem of a group."""
+
+MAX_DYCK = 2**20
+"""Entries of the table of a machine of brackets, which is made state by state."""
+
+MAX_STEPS = 2**20
+"""Entries that a repeated pass over a machine's table may look at in all: about a second."""
 
 MAX_SPLIT = 2**14
 """Order of a component's group that is split into layers of prime order."""

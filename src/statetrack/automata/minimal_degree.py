@@ -117,11 +117,14 @@ def _join(table: list[list[int]], subgroup: int, generators: list[int], new: int
     members = _members(subgroup)
     found = subgroup
     representatives = [0]
+    order = len(table)
     for r in representatives:
         for g in (*generators, new):
             product = table[r][g]
             if not found >> product & 1:
                 representatives.append(product)
+                if 2 * len(members) * len(representatives) > order:  # more than half is all
+                    return (1 << order) - 1
                 for h in members:
                     found |= 1 << table[h][product]
     return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import product as _product
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from statetrack._suggest import did_you_mean
 from statetrack.automata import groups
-from statetrack.automata.limits import MAX_TABLE, too_large
+from statetrack.automata.limits import MAX_DYCK, MAX_TABLE, too_large
 from statetrack.automata.machine import Machine
 
 
@@ -32,6 +33,7 @@ def named(name: str) -> Machine:
             return make(*(int(number) for number in match.groups()))
     if "_x_" in key:
         parts = [named(part) for part in key.split("_x_")]
+        groups.check_product(parts)
         machine = parts[0]
         for part in parts[1:]:
             machine = groups.direct_product(machine, part)
@@ -163,17 +165,23 @@ def full_transformation(n: int) -> Machine:
 def dyck(kinds: int, depth: int) -> Machine:
     """Well-matched brackets of one or more kinds, nested at most so deep; the rest is a sink.
 
+    Up to four kinds are ( [ { <, up to 26 are a closed by A and so on, beyond that (1 and )1.
+
     >>> dyck(1, 2).accepts("(())()"), dyck(1, 2).accepts("((()))")
     (True, False)
     """
-    brackets = ["()", "[]", "{}", "<>"]
-    if not 1 <= kinds <= len(brackets) or depth < 1:
-        raise ValueError(f"dyck has 1 to 4 kinds and a depth of at least 1, got {kinds}, {depth}")
-    num_stacks = sum(kinds**d for d in range(depth + 1))
-    if num_stacks * 2 * kinds > MAX_TABLE:
-        raise too_large(
-            "the stacks of a dyck machine", num_stacks, MAX_TABLE, "use a smaller depth"
-        )
+    if kinds < 1 or depth < 1:
+        raise ValueError(f"dyck needs a kind and a depth of at least 1, got {kinds}, {depth}")
+    num_stacks = 1
+    for _ in range(depth):
+        num_stacks = num_stacks * kinds + 1
+        if num_stacks * 2 * kinds > MAX_DYCK:
+            raise too_large(
+                "the table of a dyck machine",
+                num_stacks * 2 * kinds,
+                MAX_DYCK,
+                "use fewer kinds or a smaller depth",
+            )
     stacks = [s for d in range(depth + 1) for s in _product(range(kinds), repeat=d)]
     number = {stack: i for i, stack in enumerate(stacks)}
     sink = len(stacks)
@@ -183,8 +191,17 @@ def dyck(kinds: int, depth: int) -> Machine:
         closed = [number[stack[:-1]] if stack[-1:] == (kind,) else sink for kind in range(kinds)]
         rows.append(opened + closed)
     rows.append([sink] * (2 * kinds))
-    letters = [pair[0] for pair in brackets[:kinds]] + [pair[1] for pair in brackets[:kinds]]
-    return Machine.from_table(rows, accepting=[0], alphabet=letters)
+    opening, closing = _brackets(kinds)
+    return Machine.from_table(rows, accepting=[0], alphabet=[*opening, *closing])
+
+
+def _brackets(kinds: int) -> tuple[list[str], list[str]]:
+    """Single characters while there are some: brackets, then small and capital letters."""
+    if kinds <= 4:
+        return list("([{<"[:kinds]), list(")]}>"[:kinds])
+    if kinds <= 26:
+        return list(ascii_lowercase[:kinds]), list(ascii_uppercase[:kinds])
+    return [f"({i}" for i in range(1, kinds + 1)], [f"){i}" for i in range(1, kinds + 1)]
 
 
 def even_a_ends_b() -> Machine:

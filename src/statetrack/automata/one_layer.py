@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from statetrack.automata.limits import MAX_STEPS
 from statetrack.automata.machine import Machine, Word
 
 IntArray = NDArray[np.int64]
@@ -144,11 +145,10 @@ def rook_layer(machine: Machine) -> RookLayer | None:
     n = machine.num_states
     columns = machine.delta.T.tolist()
     is_group = all(_is_rook(c, None) for c in columns)
-    for zero in (None,) if is_group else (*range(n), None):
-        if all(_is_constant(c) or _is_rook(c, zero) for c in columns):
-            break
-    else:
+    zeros = [] if is_group else _zero_states(machine)
+    if not zeros and not all(_is_constant(c) or _is_rook(c, None) for c in columns):
         return None
+    zero = zeros[0] if zeros else None
     coordinate = [q if zero is None or q < zero else q - 1 for q in range(n)]
     if zero is not None:
         coordinate[zero] = ZERO
@@ -168,22 +168,22 @@ def rook_layer(machine: Machine) -> RookLayer | None:
 def finite_memory(machine: Machine) -> FiniteMemory | None:
     """The machine as a shift register over its last k letters, or None if it remembers for ever.
 
+    Also None where finding out would take more than `limits.MAX_STEPS`.
+
     >>> finite_memory(Machine.from_regex("(a|b)*a(a|b){2}", "ab")).dim
     3
     >>> finite_memory(Machine.from_regex("(aa)*", "a")) is None
     True
     """
-    n = machine.num_states
-    left, right = np.triu_indices(n, k=1)
-    length = 0
-    apart = np.stack([left, right], axis=1)
-    while len(apart):
-        moved = np.sort(machine.delta[apart].transpose(0, 2, 1).reshape(-1, 2), axis=1)
-        still = np.unique(moved[moved[:, 0] != moved[:, 1]], axis=0)
-        if len(still) == len(apart):  # pairs only ever drop out, so these stay apart for ever
-            return None
-        apart = still
+    # states are alike after i letters if all words of i letters lead them to the same state
+    length, kinds, kind = 0, machine.num_states, np.arange(machine.num_states)
+    while kinds > 1:
+        _, kind = np.unique(kind[machine.delta], axis=0, return_inverse=True)
+        kind = kind.reshape(-1)
         length += 1
+        if kind.max() + 1 == kinds or length * machine.delta.size > MAX_STEPS:
+            return None
+        kinds = int(kind.max()) + 1
     return FiniteMemory(machine, length, _history(machine, length))
 
 
@@ -219,11 +219,12 @@ def factors(images: Sequence[int]) -> tuple[Swap | Project, ...]:
     if len(set(used)) != len(used) or not all(0 <= image < dim for image in used):
         raise ValueError(f"{tuple(images)} is not a rook map: images are distinct, in 0..{dim - 1}")
     ends = [j for j, image in enumerate(images) if image == ZERO]
+    source = {image: j for j, image in enumerate(images) if image != ZERO}
     closed = list(images)
     for end in ends:
         first = end
-        while first in used:
-            first = list(images).index(first)
+        while first in source:
+            first = source[first]
         closed[end] = first
     found: list[Swap | Project] = [Project(end) for end in ends]
     seen: set[int] = set()
@@ -235,6 +236,21 @@ def factors(images: Sequence[int]) -> tuple[Swap | Project, ...]:
             start = closed[start]
         found += [Swap(i, j) for i, j in reversed(list(zip(cycle, cycle[1:], strict=False)))]
     return tuple(found)
+
+
+def _zero_states(machine: Machine) -> list[int]:
+    """The states that can be coded by zero: fixed by every letter that is not constant, and the
+    only state to which such a letter sends several."""
+    possible = np.ones(machine.num_states, dtype=bool)
+    states = np.arange(machine.num_states)
+    for column in machine.delta.T:
+        times = np.bincount(column, minlength=machine.num_states)
+        if times.max() < machine.num_states:
+            possible &= column == states
+            crowded = times > 1
+            if crowded.any():
+                possible &= crowded & (crowded.sum() == 1)
+    return np.flatnonzero(possible).tolist()
 
 
 def _is_constant(column: list[int]) -> bool:

@@ -6,6 +6,7 @@ right, as words do: in a product, the left factor acts first, `(p·q)[i] = q[p[i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +14,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.automata.limits import too_large
+from statetrack.automata.limits import MAX_CHAIN, too_large
 from statetrack.automata.machine import Machine
 
 Permutation = tuple[int, ...]
+_Perm = NDArray[np.int32]
 
 
 def compose(first: Permutation, second: Permutation) -> Permutation:
@@ -121,19 +123,81 @@ class PermutationGroup:
         return PermutationGroup.generated_by(map(tuple, machine.delta.T.tolist()))
 
     @cached_property
-    def _chain(self) -> StabiliserChain:
+    def _built(self) -> tuple[StabiliserChain, tuple[Permutation, ...]]:
+        """The chain, and the generators that enlarged it: at most log2(order)."""
         chain = StabiliserChain(self.degree)
-        for p in self.generators:
-            chain.add(p)
-        return chain
+        return chain, tuple([p for p in self.generators if chain.add(p)])
+
+    @property
+    def _chain(self) -> StabiliserChain:
+        return self._built[0]
+
+    @property
+    def _strong_generators(self) -> tuple[Permutation, ...]:
+        return self._built[1]
 
     @cached_property
     def order(self) -> int:
-        """The number of elements, by the Schreier-Sims algorithm."""
+        """The number of elements: by the Schreier-Sims algorithm, or in one line if it is known."""
+        if len(self.generators) <= 1:
+            lengths = [len(cycle) for g in self.generators for cycle in cycles(g)]
+            return math.lcm(*lengths)
+        if self.is_abelian and self._is_transitive:
+            return self.degree
         return self._chain.order
+
+    @cached_property
+    def is_abelian(self) -> bool:
+        """Whether all elements commute.
+
+        >>> PermutationGroup.generated_by([(1, 0, 2, 3), (0, 1, 3, 2)]).is_abelian
+        True
+        """
+        perms = np.array(self.generators, dtype=np.int64).reshape(-1, self.degree)
+        few, transitive = self._joining
+        # what commutes with a transitive abelian group is in it, so a few need to be looked at
+        others = few if transitive else range(len(perms))
+        return all((p[perms] == perms[:, p]).all() for p in perms[list(few)]) and all(
+            (p[perms] == perms[:, p]).all() for p in perms[list(others)]
+        )
+
+    @property
+    def _is_transitive(self) -> bool:
+        return self._joining[1]
+
+    @cached_property
+    def _joining(self) -> tuple[tuple[int, ...], bool]:
+        """Generators, by number, that together have the orbits of all; and if that is one orbit."""
+        root = np.arange(self.degree)
+        few = []
+        for i, p in enumerate(self.generators):
+            before = root
+            while (root[list(p)] != root).any():
+                low = np.minimum(root, root[list(p)])
+                np.minimum.at(low, list(p), low.copy())
+                joined = np.arange(self.degree)
+                np.minimum.at(joined, root, low)
+                while (joined[joined] != joined).any():
+                    joined = joined[joined]
+                root = joined[root]
+            if (root != before).any():
+                few.append(i)
+        return tuple(few), bool((root == root[:1]).all())
 
     def __contains__(self, permutation: Permutation) -> bool:
         return self._chain.contains(tuple(permutation))
+
+    @property
+    def few_generators(self) -> tuple[Permutation, ...]:
+        """Some of the generators that generate all of it, found without a chain where possible.
+
+        >>> PermutationGroup.generated_by([(1, 2, 0), (2, 0, 1)]).few_generators
+        ((1, 2, 0),)
+        """
+        few, transitive = self._joining
+        if transitive and self.is_abelian:
+            return tuple(self.generators[i] for i in few)
+        return self._strong_generators
 
     @property
     def is_trivial(self) -> bool:
@@ -182,91 +246,108 @@ class PermutationGroup:
     @property
     def is_solvable(self) -> bool:
         """Whether the derived series ends in the trivial group."""
-        return self.derived_series[-1] == 1
+        return self.is_abelian or self.derived_series[-1] == 1
 
     def elements(self, limit: int) -> NDArray[np.int64]:
         """All elements as rows `[order, degree]`, identity first; `ValueError` beyond `limit`."""
         if self.order > limit:
             raise too_large("the group's order", self.order, limit, "use a smaller group")
-        gens = self._strong_generators
-        start = tuple(range(self.degree))
-        seen = {start}
+        gens = [np.array(g, dtype=np.int32) for g in self._strong_generators]
+        start = np.arange(self.degree, dtype=np.int32)
+        seen = {start.tobytes()}
         queue = [start]
         for p in queue:
             for g in gens:
-                image = compose(p, g)
-                if image not in seen:
-                    seen.add(image)
+                image = g[p]
+                if (key := image.tobytes()) not in seen:
+                    seen.add(key)
                     queue.append(image)
         assert len(queue) == self.order
         return np.array(queue, dtype=np.int64).reshape(self.order, self.degree)
-
-    @cached_property
-    def _strong_generators(self) -> tuple[Permutation, ...]:
-        """The generators that enlarged the group when they were added: at most log2(order)."""
-        chain = StabiliserChain(self.degree)
-        return tuple(p for p in self.generators if chain.add(p))
 
 
 class StabiliserChain:
     """A stabiliser chain that grows: `add` a generator, ask for the order or for membership.
 
     Level i fixes the base points before it; `orbit[i]` maps each point of the orbit of base point i
-    to an element taking the base point there.
+    to an element taking the base point there. A chain with more than `limits.MAX_CHAIN` numbers in
+    its orbits is refused before it is built.
     """
 
     def __init__(self, degree: int) -> None:
-        self._identity: Permutation = tuple(range(degree))
+        self._degree = degree
+        self._identity = np.arange(degree, dtype=np.int32)
         self._base: list[int] = []
-        self._generators: list[list[Permutation]] = []
-        self._orbits: list[dict[int, Permutation]] = []
+        self._generators: list[list[_Perm]] = []
+        self._orbits: list[dict[int, _Perm]] = []
+        self._inverses: list[dict[int, _Perm]] = []
 
     @property
     def order(self) -> int:
-        size = 1
-        for orbit in self._orbits:
-            size *= len(orbit)
-        return size
+        return math.prod(map(len, self._orbits))
 
     def contains(self, permutation: Permutation) -> bool:
-        return len(permutation) == len(self._identity) and self._is_member(permutation, 0)
+        return len(permutation) == self._degree and self._is_member(_array(permutation), 0)
 
     def add(self, permutation: Permutation) -> bool:
         """Enlarge the group by a generator; whether it was new."""
-        if self._is_member(permutation, 0):
+        new = _array(permutation)
+        if self._is_member(new, 0):
             return False
-        self._insert(permutation, 0)
+        self._insert(new, 0)
         return True
 
-    def _is_member(self, permutation: Permutation, level: int) -> bool:
-        for base, orbit in zip(self._base[level:], self._orbits[level:], strict=True):
-            through = orbit.get(permutation[base])
-            if through is None:
+    def _is_member(self, permutation: _Perm, level: int) -> bool:
+        for base, inverses in zip(self._base[level:], self._inverses[level:], strict=True):
+            image = int(permutation[base])
+            if image not in inverses:
                 return False
-            if through != self._identity:
-                permutation = compose(permutation, inverse(through))
-        return permutation == self._identity
+            if image != base:
+                permutation = inverses[image][permutation]
+        return permutation.tobytes() == self._identity.tobytes()
 
-    def _insert(self, permutation: Permutation, level: int) -> None:
+    def _insert(self, permutation: _Perm, level: int) -> None:
         """Put a non-member into the group of `level`, then close the level under it."""
         if level == len(self._base):
-            moved = next(i for i, image in enumerate(permutation) if i != image)
+            moved = int(np.argmax(permutation != self._identity))
             self._base.append(moved)
             self._generators.append([])
             self._orbits.append({moved: self._identity})
+            self._inverses.append({moved: self._identity})
         self._generators[level].append(permutation)
-        orbit = self._orbits[level]
+        orbit, inverses = self._orbits[level], self._inverses[level]
         todo = [(point, permutation) for point in orbit]
         for point, g in todo:
-            image = g[point]
-            through = compose(orbit[point], g)
+            image = int(g[point])
+            through = g[orbit[point]]
             if image not in orbit:
-                orbit[image] = through
+                orbit[image], inverses[image] = through, _inverse_array(through)
                 todo.extend((image, other) for other in self._generators[level])
+                self._check_size()
             else:
-                schreier = compose(through, inverse(orbit[image]))
+                schreier = inverses[image][through]
                 if not self._is_member(schreier, level + 1):
                     self._insert(schreier, level + 1)
+
+    def _check_size(self) -> None:
+        size = sum(map(len, self._orbits)) * self._degree
+        if size > MAX_CHAIN:
+            raise too_large(
+                f"numbers in the stabiliser chain of a group on {self._degree} points",
+                size,
+                MAX_CHAIN,
+                "let the group act on fewer points",
+            )
+
+
+def _array(permutation: Permutation) -> _Perm:
+    return np.array(permutation, dtype=np.int32)
+
+
+def _inverse_array(permutation: _Perm) -> _Perm:
+    undone = np.empty_like(permutation)
+    undone[permutation] = np.arange(len(permutation), dtype=np.int32)
+    return undone
 
 
 def _checked(permutation: Iterable[int]) -> Permutation:

@@ -2,11 +2,13 @@
 
     s5, counter_5, machine:s5      a name, as in `named`
     my.json, machine:my.json       a file with a transition table
+    my.dot, machine:my.dot         a file with a state diagram
     regex:(aa)*, (aa)*             a regular expression over its own letters
     regex:(aa)* over ab            a regular expression over a wider alphabet
 
 A table is JSON: a list of rows, or an object with `delta` and any of `start`, `accepting`,
-`outputs`, `alphabet`, as for `Machine.from_table`.
+`outputs`, `alphabet`, as for `Machine.from_table`. In place of `delta` an object may have arrows by
+name: `transitions` (`Machine.from_dict`), `nfa` (`from_nfa`) or `mealy` (`from_mealy`).
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from statetrack._suggest import did_you_mean
 from statetrack.automata._automata_lib import OPERATORS, letters_of
+from statetrack.automata.dot import machine_of_dot
 from statetrack.automata.machine import Letter, Machine
 from statetrack.automata.named import NAMES, is_name, named
 
@@ -31,7 +34,16 @@ SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "accepting": (Sequence, "a list of state numbers"),
     "outputs": (Sequence, "a list with a number or boolean for each state"),
     "alphabet": (Sequence, "a string or a list of letters"),
+    "output_names": (Sequence, "a list of words, one for each output"),
 }
+ARROWS: dict[str, tuple[str, ...]] = {
+    "transitions": ("start", "accepting", "outputs"),
+    "nfa": ("start", "accepting"),
+    "mealy": ("start",),
+}
+"""Arrows by name, and the keys that go with each."""
+
+FILES = (".json", ".dot", ".gv")
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ def source(text: str, alphabet: str | None = None) -> Source:
         raise ValueError("there is no machine in an empty text; give a regex, a name or a file")
     if text.startswith(REGEX):
         return _regex(text.removeprefix(REGEX), alphabet)
-    if not (text.startswith(MACHINE) or word.endswith(".json") or is_name(word)):
+    if not (text.startswith(MACHINE) or word.endswith(FILES) or is_name(word)):
         if alphabet is None:
             _refuse_a_misspelling(text)
         return _regex(text, alphabet)
@@ -93,7 +105,7 @@ def source(text: str, alphabet: str | None = None) -> Source:
         raise ValueError(
             f"{word!r} is not a regular expression and has its own alphabet; leave alphabet out"
         )
-    return Source("table", word) if word.endswith(".json") else Source("name", word.lower())
+    return Source("table", word) if word.endswith(FILES) else Source("name", word.lower())
 
 
 def _regex(text: str, alphabet: str | None) -> Source:
@@ -146,19 +158,36 @@ def table_of(machine: Machine) -> dict[str, Any]:
     >>> table_of(read("parity"))
     {'alphabet': [0, 1], 'delta': [[0, 1], [1, 0]], 'outputs': [0, 1]}
     """
-    return {
+    table: dict[str, Any] = {
         "alphabet": list(machine.alphabet),
         "delta": machine.delta.tolist(),
         "outputs": machine.outputs.tolist(),
     }
+    return table | ({"output_names": list(machine.output_names)} if machine.output_names else {})
+
+
+def save(machine: Machine, path: str | Path) -> None:
+    """Writes a machine to a file that `read` reads: a JSON table, or a diagram (`.dot`, `.gv`)."""
+    path = Path(path)
+    if path.suffix not in FILES:
+        raise ValueError(f"a machine is written to {', '.join(FILES)}, got {str(path)!r}")
+    text = json.dumps(table_of(machine)) if path.suffix == ".json" else machine.to_dot()
+    path.write_text(text + "\n")
 
 
 def machine_of_table(content: object, where: str) -> Machine:
     """The machine of a JSON table; `where` it stands is named in what is refused."""
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = {"delta": content}
+    if isinstance(content, Mapping):
+        named_by = [key for key in ARROWS if key in content]
+        if named_by:
+            return _machine_of_arrows(content, named_by[0], where)
     if not isinstance(content, Mapping) or "delta" not in content:
-        raise ValueError(f'{where} must hold a list of rows, or an object with "delta"')
+        raise ValueError(
+            f'{where} must hold a list of rows, or an object with "delta", "transitions", "nfa" '
+            'or "mealy"'
+        )
     for key in content:
         if key not in SHAPES:
             hint = did_you_mean(str(key), SHAPES)
@@ -173,8 +202,39 @@ def machine_of_table(content: object, where: str) -> Machine:
     if "alphabet" in options:
         options["alphabet"] = [_letter(letter, where) for letter in options["alphabet"]]
     try:
-        return Machine.from_table(table, start, **options)
+        names = tuple(map(str, options.pop("output_names", ())))
+        machine = Machine.from_table(table, start, **options)
+        if names and not 0 <= machine.outputs.min() <= machine.outputs.max() < len(names):
+            raise ValueError(f"there are {len(names)} output_names and other outputs")
+        return replace(machine, output_names=names)
     except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _machine_of_arrows(content: Mapping[str, Any], kind: str, where: str) -> Machine:
+    """The machine of arrows by name; JSON has no names but words, so a number is its word."""
+    for key in content:
+        if key not in (kind, *ARROWS[kind]):
+            known = ", ".join((kind, *ARROWS[kind]))
+            raise ValueError(f"{where}: unknown key {key!r}; beside {kind!r} known are {known}")
+    if "start" not in content:
+        raise ValueError(f'{where} must name the state to "start" in')
+    options = dict(content)
+    arrows, start = options.pop(kind), str(options.pop("start"))
+    try:
+        if kind == "mealy":
+            pairs = {p: {a: (str(q), x) for a, (q, x) in row.items()} for p, row in arrows.items()}
+            return Machine.from_mealy(pairs, start)
+        if "accepting" in options:
+            options["accepting"] = [str(state) for state in options["accepting"]]
+        if kind == "nfa":
+            sets = {
+                p: {a: [str(q) for q in to] for a, to in row.items()} for p, row in arrows.items()
+            }
+            return Machine.from_nfa(sets, start, **options)
+        ends = {p: {a: str(q) for a, q in row.items()} for p, row in arrows.items()}
+        return Machine.from_dict(ends, start, **options)
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
 
 
@@ -182,6 +242,8 @@ def _machine_of_file(path: Path) -> Machine:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:
+        if path.suffix != ".json":
+            return machine_of_dot(path.read_text(), str(path))
         content = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None

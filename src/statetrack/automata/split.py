@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statetrack.automata.cascade import Level
-from statetrack.automata.limits import MAX_SPLIT, too_large
+from statetrack.automata.limits import MAX_SPLIT, MAX_TABLE, too_large
 from statetrack.automata.permutation_group import Permutation, PermutationGroup, compose, inverse
 
 IntArray = NDArray[np.int64]
@@ -107,6 +107,13 @@ def split(level: Level) -> Split:
     if group.order > MAX_SPLIT:
         raise too_large(
             "the order of the component's group", group.order, MAX_SPLIT, "compile it whole"
+        )
+    if group.order * level.size > MAX_TABLE:
+        raise too_large(
+            "entries of the component's group",
+            group.order * level.size,
+            MAX_TABLE,
+            "compile it whole",
         )
     series = prime_series(group)
     primes = tuple(step.prime for step in series)

@@ -1,37 +1,51 @@
 """Finite machines: what can track them, exact networks, and what those do."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from statetrack.automata import Machine
 
 __all__ = ["compile", "explain", "run"]
 
+Objective = Literal["latency", "layers", "parameters", "flops"]
 
-def explain(machine: str, *, alphabet: str | None = None) -> int:
+
+def explain(machine: str, *, alphabet: str | None = None, objective: Objective = "latency") -> int:
     """Which linear RNNs can track a machine, which cannot, and why.
 
     Parameters
     ----------
     machine
-        A regular expression ('(aa)*'), a name (s5, a5, z60, mod_arithmetic) or a JSON table.
+        A regular expression ('(aa)*'), a name (s5, a5, z60, mod_arithmetic), or a file: a JSON
+        table or a DOT diagram.
     alphabet
         Of a regular expression; by default its own letters.
+    objective
+        What the cheapest network is cheap in.
     """
     from statetrack import compiler
 
-    print(compiler.explain(_machine(machine, alphabet)))
+    print(compiler.explain(_machine(machine, alphabet), objective=objective))
     return 0
 
 
-def compile(machine: str, *, out: Path, method: str = "auto", alphabet: str | None = None) -> int:
+def compile(
+    machine: str,
+    *,
+    out: Path,
+    method: str = "auto",
+    alphabet: str | None = None,
+    objective: Objective = "latency",
+    minimise: bool = False,
+) -> int:
     """Turn a machine into an exact network: weights as safetensors, the rest as JSON.
 
     Parameters
     ----------
     machine
-        A regular expression ('(a|b)*ab'), a name (s5, a5, z60, mod_arithmetic) or a JSON table.
+        A regular expression ('(a|b)*ab'), a name (s5, a5, z60, mod_arithmetic), or a file: a JSON
+        table or a DOT diagram.
     out
         The folder to write.
     method
@@ -39,10 +53,16 @@ def compile(machine: str, *, out: Path, method: str = "auto", alphabet: str | No
         reflections.
     alphabet
         Of a regular expression; by default its own letters.
+    objective
+        What cheap means: latency (steps that one token waits for), layers, parameters or flops.
+    minimise
+        Compile the smallest machine with the same outputs.
     """
     from statetrack import compiler
 
-    network = compiler.compile(_machine(machine, alphabet), method)
+    network = compiler.compile(
+        _machine(machine, alphabet), method, objective=objective, minimise=minimise
+    )
     network.save(out)
     checked = compiler.check(network)
     print(network)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from statetrack._lazy import lazily
 from statetrack.compiler.driver import METHODS as METHODS
+from statetrack.compiler.driver import Candidate as Candidate
 from statetrack.compiler.driver import compile_program as compile_program
 from statetrack.compiler.explain import Explanation as Explanation
 from statetrack.compiler.explain import explain as explain
-from statetrack.compiler.program import Cost as Cost
+from statetrack.compiler.layout import Cost as Cost
+from statetrack.compiler.layout import cost_of as cost_of
 from statetrack.compiler.program import Program as Program
 from statetrack.compiler.program import Trace as Trace
 from statetrack.compiler.rules import Verdict as Verdict

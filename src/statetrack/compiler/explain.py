@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 from statetrack.automata import Facts, Machine
-from statetrack.compiler.driver import chosen_program, exact_programs
-from statetrack.compiler.program import Cost, Program
-from statetrack.compiler.rules import CAVEAT, Profile, Verdict, rules
+from statetrack.compiler.driver import Candidate, candidate_table, candidates
+from statetrack.compiler.layout import Cost, Objective
+from statetrack.compiler.profile import Profile
+from statetrack.compiler.rules import Case, Verdict, verdicts
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,11 @@ class Row:
     family: str
     models: str
     verdict: Verdict
-    cost: Cost | None
+
+    @property
+    def cost(self) -> Cost | None:
+        """Of the smallest network of the family that `compile` builds."""
+        return None if self.verdict.built is None else self.verdict.built.cost
 
 
 @dataclass(frozen=True)
@@ -27,16 +33,25 @@ class Explanation:
     Attributes:
         machine: the machine asked about.
         minimal: the minimal machine with the same outputs, which the verdicts speak of.
-        facts: about its transition monoid.
+        facts: about its transition monoid; None where that is too large.
+        unknown: why there are no facts.
         rows: one for each family, weakest first.
-        best: the exact construction that `compile` would take, its cost and why.
+        candidates: what `compile(machine, minimise=True)` chooses from, cheapest first.
+        as_given: the same of `compile(machine)`, where that is another machine; else None.
     """
 
     machine: Machine
     minimal: Machine
-    facts: Facts
+    facts: Facts | None
+    unknown: str
     rows: tuple[Row, ...]
-    best: tuple[str, Cost, str]
+    candidates: tuple[Candidate, ...]
+    as_given: tuple[Candidate, ...] | None
+
+    @property
+    def best(self) -> Candidate:
+        """What `compile(machine, minimise=True)` takes; it has no cost where all are refused."""
+        return self.candidates[0]
 
     def verdict(self, family: str) -> Verdict:
         """The verdict of the family whose name starts so.
@@ -52,38 +67,38 @@ class Explanation:
 
     def text(self) -> str:
         """The explanation in words."""
-        found = self.facts
         lines = [repr(self.machine)]
         if self.minimal.num_states < self.machine.num_states:
             lines.append(f"its minimal form has {self.minimal.num_states} states")
-        lines.append(f"transition monoid: {_kind(found)}")
-        for permutator in found.permutators[:8]:
-            states = ",".join(map(str, permutator.states[:12]))
-            more = ",…" if len(permutator.states) > 12 else ""
-            order = permutator.group.order
-            lines.append(f"  words permute the states {{{states}{more}}}: a group of order {order}")
-        if len(found.permutators) > 8:
-            lines.append(f"  and {len(found.permutators) - 8} more groups")
+        lines += _about(self.facts, self.unknown)
         lines.append("")
         for row in self.rows:
-            lines.append(f"{row.verdict.answer.upper():7} {row.family}  ({row.models})")
-            lines.append(f"        {row.verdict.reason}")
-            if row.cost is not None:
-                lines.append(f"        smallest built here: {row.verdict.method}, {row.cost}")
-        method, cost, why = self.best
-        lines += ["", f"compile takes {method}: {cost}", f"  {why}"]
-        if any(row.verdict.answer == "cannot" for row in self.rows):
-            lines += ["", CAVEAT]
+            verdict = row.verdict
+            lines.append(f"{verdict.answer.upper():7} {row.family}  ({row.models})")
+            source = f" ({verdict.source})" if verdict.source else ""
+            evidence = "" if verdict.answer == "open" else f"{verdict.evidence}{source}: "
+            lines.append(f"        {evidence}{verdict.reason}")
+            if verdict.built is not None:
+                lines.append(f"        smallest built here: {verdict.built}")
+        lines += ["", *_takes(self.candidates, "compile", self.as_given is not None)]
+        if self.as_given is not None:
+            lines += ["", *_takes(self.as_given, "compile", False)]
+        lines += _caveats(self.rows)
         return "\n".join(lines)
 
     __str__ = text
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, with the diagram of a small machine above it."""
+        drawn = self.machine._repr_svg_() or ""
+        return f"{drawn}<pre>{escape(self.text())}</pre>"
 
-def explain(machine: Machine) -> Explanation:
+
+def explain(machine: Machine, *, objective: Objective = "latency") -> Explanation:
     """For each family of linear RNNs: can it track the machine, why, and how large is it.
 
-    Verdicts are about the machine's outputs, so about its minimal form; sizes are those of the
-    programs that `compile` makes for that form.
+    Verdicts are about the machine's outputs, so about its minimal form. Sizes are those of the
+    networks that `compile` builds, cheapest by `objective`.
 
     >>> explanation = explain(Machine.from_regex("(ab)*", "ab"))
     >>> [row.verdict.answer for row in explanation.rows][:2]
@@ -91,28 +106,47 @@ def explain(machine: Machine) -> Explanation:
     """
     minimal = machine.minimal()
     profile = Profile(minimal)
-    programs = {program.method: program for program in exact_programs(profile)}
-    rows = []
-    for rule in rules():
-        verdict = rule.judge(profile)
-        cost = None
-        if verdict.answer == "can" and verdict.method is not None:
-            cost = _cost(minimal, verdict.method, programs)
-        rows.append(Row(rule.family, rule.models, verdict, cost))
-    program, why = chosen_program(minimal)
-    return Explanation(
-        machine, minimal, profile.facts, tuple(rows), (program.method, program.cost, why)
-    )
+    table = candidates(profile, objective)
+    rows = [
+        Row(rule.family, rule.models, verdict) for rule, verdict in verdicts(Case(profile, table))
+    ]
+    other = None
+    if minimal.num_states < machine.num_states:
+        other = candidates(Profile(machine), objective)
+    return Explanation(machine, minimal, profile.facts, profile.unknown, tuple(rows), table, other)
 
 
-def _cost(machine: Machine, method: str, programs: dict[str, Program]) -> Cost | None:
-    if method not in programs:
-        try:
-            programs[method] = chosen_program(machine, method)[0]
-        except ValueError:  # too large to build, which is no verdict
-            return None
-    cost: Cost = programs[method].cost
-    return cost
+def _takes(table: tuple[Candidate, ...], name: str, minimise: bool) -> list[str]:
+    name += " with minimise=True" if minimise else ""
+    best = table[0]
+    if best.cost is None:
+        return [f"{name} is refused: {best.refused}"]
+    lines = [f"{name} takes {best}", ""]
+    return lines + ["  " + line for line in candidate_table(table).splitlines()]
+
+
+def _caveats(rows: tuple[Row, ...]) -> list[str]:
+    """What each "cannot" rests on, said once."""
+    lines = []
+    for assuming in dict.fromkeys(row.verdict.assuming for row in rows):
+        if assuming:
+            names = "; ".join(row.family for row in rows if row.verdict.assuming == assuming)
+            lines += ["", f"cannot ({names}): {assuming}"]
+    return lines
+
+
+def _about(found: Facts | None, unknown: str) -> list[str]:
+    if found is None:
+        return [f"transition monoid: not looked at; {unknown}"]
+    lines = [f"transition monoid: {_kind(found)}"]
+    for permutator in found.permutators[:8]:
+        states = ",".join(map(str, permutator.states[:12]))
+        more = ",…" if len(permutator.states) > 12 else ""
+        order = permutator.group.order
+        lines.append(f"  words permute the states {{{states}{more}}}: a group of order {order}")
+    if len(found.permutators) > 8:
+        lines.append(f"  and {len(found.permutators) - 8} more groups")
+    return lines
 
 
 def _kind(found: Facts) -> str:

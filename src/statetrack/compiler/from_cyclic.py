@@ -12,9 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from statetrack.automata import Machine
-from statetrack.automata.permutation_group import compose, cycles
 from statetrack.compiler.from_one_layer import final_stage
-from statetrack.compiler.program import DeltaLayer, Program, Reflect, Stage, Step, Symbol, Write
+from statetrack.compiler.program import (
+    DeltaLayer,
+    IntArray,
+    Program,
+    Reflect,
+    Stage,
+    Step,
+    Symbol,
+    Write,
+)
 
 
 @dataclass(frozen=True)
@@ -36,26 +44,66 @@ def cyclic_form(machine: Machine) -> Cyclic | None:
     True
     """
     m = machine.num_states
-    columns = [tuple(column) for column in machine.delta.T.tolist()]
-    if any(len(set(column)) < m for column in columns):
+    letters = machine.delta.T
+    if any(len(np.unique(column)) < m for column in letters):
         return None
-    element = {0: tuple(range(m))}  # of each state, what a word that leads there does
-    for q in range(m):  # breadth-first numbering: q has been reached before its turn
-        for column in columns:
-            element.setdefault(column[q], compose(element[q], column))
-    for generator in element.values():
-        if len(cycles(generator)) > 1:
-            continue
-        position = [0] * m
-        state = 0
-        for p in range(m):
-            position[state] = p
-            state = generator[state]
-        increment = [position[column[0]] for column in columns]
-        moved = np.array(position)[machine.delta]
-        if (moved == (np.array(position)[:, None] + increment) % m).all():
-            return Cyclic(m, tuple(position), tuple(increment))
-    return None
+    generator = _generator(letters)
+    if generator is None:
+        return None
+    position = np.zeros(m, dtype=np.int64)
+    state = 0
+    for p in range(m):
+        position[state] = p
+        state = int(generator[state])
+    increment = position[machine.delta[0]]
+    if (position[machine.delta] != (position[:, None] + increment) % m).any():
+        return None
+    return Cyclic(m, tuple(position.tolist()), tuple(increment.tolist()))
+
+
+def _generator(letters: IntArray) -> IntArray | None:
+    """Of letters `[letters, m]` that act as a group of order m: one cycle of all m, if there is.
+
+    A letter itself if one is that; else a product of powers of letters, one for each prime power
+    of m.
+    """
+    m = letters.shape[1]
+    orders = [_cycle_of_start(letter) for letter in letters]
+    if m in orders:
+        return letters[orders.index(m)]
+    generator = np.arange(m)
+    for power in prime_powers(m):
+        letter = next((i for i, order in enumerate(orders) if order % power == 0), None)
+        if letter is None:
+            return None
+        for _ in range(orders[letter] // power):
+            generator = letters[letter][generator]
+    return generator if _cycle_of_start(generator) == m else None
+
+
+def _cycle_of_start(permutation: IntArray) -> int:
+    images = permutation.tolist()
+    length, state = 1, images[0]
+    while state:
+        length, state = length + 1, images[state]
+    return length
+
+
+def prime_powers(m: int) -> list[int]:
+    """The prime powers whose product is m.
+
+    >>> prime_powers(60)
+    [4, 3, 5]
+    """
+    found, p = [], 2
+    while m > 1:
+        power = 1
+        while m % p == 0:
+            m, power = m // p, power * p
+        if power > 1:
+            found.append(power)
+        p = p + 1 if p * p <= m else max(m, 2)
+    return found
 
 
 def program_of_rotations(machine: Machine) -> Program:

@@ -10,7 +10,6 @@ from statetrack.automata import FiniteMemory, Machine, RookLayer, Swap, factors
 from statetrack.automata.limits import too_large
 from statetrack.compiler.codes import ONE, digits, nearest, with_one
 from statetrack.compiler.program import (
-    MAX_PROGRAM,
     DeltaLayer,
     IntArray,
     Program,
@@ -22,6 +21,14 @@ from statetrack.compiler.program import (
 
 MAX_MEMORY = 5
 """Places of a shift register: bfloat16 tells apart sums of so many powers of two."""
+
+MAX_REGISTERS = 2**16
+"""Contents of a shift register: each is a label."""
+
+MAX_MOVES = 2**18
+"""Rows that the letters of a one-layer form move, all letters together: each is about one swap."""
+
+WAY_OUT = "use method='auto', which tries cascades"
 
 
 def program_of_rook_layer(machine: Machine, form: RookLayer, method: str = "one-layer") -> Program:
@@ -35,6 +42,7 @@ def program_of_rook_layer(machine: Machine, form: RookLayer, method: str = "one-
     >>> program_of_rook_layer(machine, rook_layer(machine)).run("abab").tolist()
     [1, 0, 1, 0]
     """
+    _check_size(form)
     codes = digits(form.dim)
     queries = with_one(codes)
     one = form.dim
@@ -64,6 +72,19 @@ def program_of_rook_layer(machine: Machine, form: RookLayer, method: str = "one-
     return Program(machine, method, (final_stage(machine, layer, np.arange(machine.num_states)),))
 
 
+def _check_size(form: RookLayer) -> None:
+    """Refuses a form whose swaps are too many to list, before they are."""
+    moves = np.array(form.maps).reshape(-1, max(1, form.dim))
+    moved = int((moves != np.arange(moves.shape[1])).sum())
+    if moved > MAX_MOVES:
+        raise too_large(
+            "rows that all letters move",
+            moved,
+            MAX_MOVES,
+            "use fewer letters, or another method",
+        )
+
+
 def program_of_memory(memory: FiniteMemory) -> Program:
     """One layer that shifts the last letters through its rows; a column for each letter.
 
@@ -78,14 +99,15 @@ def program_of_memory(memory: FiniteMemory) -> Program:
     machine, length = memory.machine, memory.length
     k = machine.num_letters
     if length > MAX_MEMORY:
-        raise too_large("places of a shift register", length, MAX_MEMORY, "use method='cascade'")
+        raise too_large("places of a shift register", length, MAX_MEMORY, WAY_OUT)
     first = 0 if memory.history is None else 1  # with a history the letter 0 can be no content
     width = k - first
-    registers = list(product(range(-1 if memory.history is None else 0, k), repeat=length))
-    if len(registers) * (width + 1) > MAX_PROGRAM:
+    empty = memory.history is None
+    if (k + empty) ** length > MAX_REGISTERS:
         raise too_large(
-            "contents of a shift register", len(registers), MAX_PROGRAM, "use method='cascade'"
+            "contents of a shift register", (k + empty) ** length, MAX_REGISTERS, WAY_OUT
         )
+    registers = list(product(range(-1 if empty else 0, k), repeat=length))
     weights = np.array([2.0**i for i in range(length)])
     one = length
     codes = np.zeros((len(registers), 1, width))

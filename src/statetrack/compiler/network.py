@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 from statetrack._typing import Float, Int
 from statetrack.automata import Machine, table_of
 from statetrack.automata.machine import Word
-from statetrack.compiler.driver import chosen_program
-from statetrack.compiler.program import Cost, Program, Trace, named_trace
+from statetrack.compiler.driver import Candidate, candidate_table, chosen
+from statetrack.compiler.layout import Cost, Layout, Objective, total
+from statetrack.compiler.profile import Profile
+from statetrack.compiler.program import Program, Trace, listed, named_trace
 from statetrack.compiler.weights import Lowered, embed, lower, make_layer
 from statetrack.layers import LayerState
 
@@ -38,14 +41,20 @@ class Plan:
     Attributes:
         method: `group`, `one-layer`, `cascade`, `diagonal`, `dense`, `rotation`, `reflections`.
         why: one sentence.
-        cost: of the program, before rows are doubled for exact swaps.
+        cost: what the network costs, as it is built.
         exact: whether its numbers are exact (rotations are not).
+        candidates: all that were looked at, cheapest first; none for a loaded network.
     """
 
     method: str
     why: str
     cost: Cost
     exact: bool
+    candidates: tuple[Candidate, ...] = field(default=(), compare=False, repr=False)
+
+    def table(self) -> str:
+        """The candidates with what each costs, a line each."""
+        return candidate_table(self.candidates)
 
 
 class CompiledStage(nn.Module):
@@ -77,6 +86,20 @@ class CompiledStage(nn.Module):
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.int64))
+
+    @property
+    def layout(self) -> Layout:
+        """What the layer is built with."""
+        config = self.config
+        return Layout(
+            config["layer"],
+            config["d_model"],
+            config["options"],
+            config["num_start"],
+            config["num_ones"],
+            config["num_features"],
+            len(config["labels"]),
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,29 +166,36 @@ class CompiledRNN(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     @classmethod
-    def from_program(cls, program: Program, why: str = "asked for") -> CompiledRNN:
-        """The network of a program."""
+    def from_program(
+        cls,
+        program: Program,
+        why: str = "asked for",
+        candidates: tuple[Candidate, ...] = (),
+    ) -> CompiledRNN:
+        """The network of a program; `candidates` are what it was chosen from."""
         stages = []
         for stage in program.stages:
             lowered = lower(stage.layer)
+            layout = lowered.layout
             module = CompiledStage(
                 {
-                    "layer": lowered.kind,
-                    "d_model": lowered.d_model,
-                    "options": lowered.options,
+                    "layer": layout.kind,
+                    "d_model": layout.d_model,
+                    "options": layout.options,
                     "directions": list(stage.layer.directions),
                     "symbols": list(stage.layer.symbol_names),
                     "labels": list(stage.layer.label_names),
                     "leaves": list(stage.layer.leaves),
-                    "num_start": lowered.num_start,
-                    "num_ones": lowered.num_ones,
-                    "num_features": lowered.readout.shape[1],
+                    "num_start": layout.num_start,
+                    "num_ones": layout.num_ones,
+                    "num_features": layout.num_features,
                     "num_contexts": len(stage.symbol),
                 }
             )
             _fill(module, lowered, stage.symbol, stage.after)
             stages.append(module)
-        plan = Plan(program.method, why, program.cost, program.exact)
+        cost = total([stage.layout for stage in stages])
+        plan = Plan(program.method, why, cost, program.exact, candidates)
         return cls(program.machine, plan, stages)
 
     @property
@@ -212,8 +242,27 @@ class CompiledRNN(nn.Module):
 
     def run(self, word: Word) -> np.ndarray:
         """The states of one word, a string or letter numbers, as `Machine.run` gives them."""
-        letters = torch.from_numpy(self.machine.encode(word)).to(self._device)
+        encoded = self.machine.encode(word)
+        if not len(encoded):
+            return encoded
+        letters = torch.from_numpy(encoded).to(self._device)
         return np.asarray(self(letters[None])[0].cpu().numpy())
+
+    def accepts(self, word: Word) -> bool:
+        """Whether the network ends in an accepting state; without a letter, that is its start.
+
+        >>> from statetrack.compiler import compile
+        >>> network = compile(Machine.from_regex("(ab)*", "ab"))
+        >>> network.accepts("abab"), network.accepts(""), network.accepts("aba")
+        (True, True, False)
+        """
+        if self.machine.outputs.dtype != np.bool_:
+            raise ValueError(
+                "this machine has integer outputs, so it accepts nothing; "
+                "read network.machine.outputs[network.run(word)] instead"
+            )
+        states = self.run(word)
+        return bool(self.machine.outputs[states[-1] if len(states) else 0])
 
     @torch.no_grad()
     def trace(self, word: Word) -> Trace:
@@ -248,6 +297,8 @@ class CompiledRNN(nn.Module):
             )
         if tokens.shape[1] == 0:
             raise ValueError("there is no token; time must be at least 1")
+        if torch.compiler.is_compiling():  # an exported network cannot look at its tokens
+            return
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < (
             self.machine.num_letters
         ):
@@ -255,6 +306,11 @@ class CompiledRNN(nn.Module):
                 f"tokens reach from {int(tokens.min())} to {int(tokens.max())}, but the machine "
                 f"has letters 0 to {self.machine.num_letters - 1}"
             )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, with the diagram of a small machine above it."""
+        drawn = self.machine._repr_svg_() or ""
+        return f"{drawn}<pre>{escape(str(self))}</pre>"
 
     # -- words about it -------------------------------------------------------------------------
 
@@ -271,8 +327,8 @@ class CompiledRNN(nn.Module):
             options = ", ".join(f"{k}={v}" for k, v in config["options"].items())
             lines.append(
                 f"  layer {i + 1}: {config['layer']}({config['d_model']}, {options})\n"
-                f"           directions: {_listed(config['directions'])}\n"
-                f"           symbols: {_listed(config['symbols'])}"
+                f"           directions: {listed(config['directions'])}\n"
+                f"           symbols: {listed(config['symbols'])}"
             )
         return "\n".join(lines)
 
@@ -282,14 +338,12 @@ class CompiledRNN(nn.Module):
         """Writes `weights.safetensors` and `compiled.json` into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        cost = self.plan.cost
         config = {
             "format": FORMAT,
             "machine": table_of(self.machine),
             "method": self.plan.method,
             "why": self.plan.why,
             "exact": self.plan.exact,
-            "cost": [cost.layers, cost.width, cost.householders],
             "stages": [stage.config for stage in self._stages()],
         }
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
@@ -314,8 +368,10 @@ class CompiledRNN(nn.Module):
                 np.array(stored["delta"], dtype=np.int64),
                 np.array(stored["outputs"]),
             )
-            plan = Plan(config["method"], config["why"], Cost(*config["cost"]), config["exact"])
-            network = cls(machine, plan, [CompiledStage(stage) for stage in config["stages"]])
+            stages = [CompiledStage(stage) for stage in config["stages"]]
+            cost = total([stage.layout for stage in stages])
+            plan = Plan(config["method"], config["why"], cost, config["exact"])
+            network = cls(machine, plan, stages)
             tensors = safetensors.torch.load_file(folder / WEIGHTS)
             network.to(next(t.dtype for t in tensors.values() if t.is_floating_point()))
             network.load_state_dict(tensors)
@@ -325,7 +381,13 @@ class CompiledRNN(nn.Module):
         return network
 
 
-def compile(machine: Machine, method: str = "auto") -> CompiledRNN:
+def compile(
+    machine: Machine,
+    method: str = "auto",
+    *,
+    objective: Objective = "latency",
+    minimise: bool = False,
+) -> CompiledRNN:
     """An exact linear RNN for a machine, in the layer classes that are trained.
 
     Args:
@@ -333,8 +395,11 @@ def compile(machine: Machine, method: str = "auto") -> CompiledRNN:
             registers), `cascade` (any machine, theorem 4), `diagonal` (groups inside are 2-groups;
             eigenvalues in [0, 1] if there are none), `dense` (one free matrix per letter),
             `rotation` and `reflections` (addition modulo m in the plane, theorems 3 and 6; these
-            two are not exact), or `auto`: the cheapest of the exact ones but `dense`, by layers,
-            width, and Householders per token.
+            two are not exact), or `auto`: the cheapest of the exact ones but `dense`.
+        objective: what cheap means: `latency` (the steps that one token waits for), `layers`,
+            `parameters` or `flops` (of one token). `network.plan.table()` shows all candidates.
+        minimise: compile the minimal machine with the same outputs; the states of the network are
+            then those of `network.machine`.
 
     Raises `ValueError` with the reason where a method does not fit the machine.
 
@@ -342,8 +407,10 @@ def compile(machine: Machine, method: str = "auto") -> CompiledRNN:
     >>> network.plan.method, network.run("aaa").tolist()
     ('diagonal', [1, 0, 1])
     """
-    program, why = chosen_program(machine, method)
-    return CompiledRNN.from_program(program, why)
+    profile = Profile(machine.minimal() if minimise else machine)
+    best, why, candidates = chosen(profile, method, objective)
+    assert best.program is not None
+    return CompiledRNN.from_program(best.program, why, candidates)
 
 
 def _fill(module: CompiledStage, lowered: Lowered, symbol: Any, after: Any) -> None:
@@ -358,8 +425,3 @@ def _fill(module: CompiledStage, lowered: Lowered, symbol: Any, after: Any) -> N
 def _pieces(time: int, length: int) -> Iterator[slice]:
     for first in range(0, time, length):
         yield slice(first, min(first + length, time))
-
-
-def _listed(names: list[str], limit: int = 12) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f", … ({rest} more)" if rest > 0 else "")

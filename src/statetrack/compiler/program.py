@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,29 +70,6 @@ class Symbol:
     leaves: int = -1
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a program costs, cheaper first: layers, then width, then Householders per token.
-
-    `width` counts the directions of all layers; a diagonal layer has no Householders.
-    """
-
-    layers: int
-    width: int
-    householders: int
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """For comparing."""
-        return (self.layers, self.width, self.householders)
-
-    def __str__(self) -> str:
-        factors = f", {_count(self.householders, 'Householder')} per token"
-        return f"{_count(self.layers, 'layer')}, width {self.width}" + (
-            factors if self.householders else ""
-        )
-
-
 class ProgramLayer(ABC):
     """One recurrence with its symbols and labels."""
 
@@ -132,15 +110,16 @@ class ProgramLayer(ABC):
     def read(self, states: FloatArray, symbols: IntArray) -> IntArray:
         """The label at each time, from H after the update `[time, rows, columns]` and symbols."""
 
+    @abstractmethod
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        """A H + B, computed as the layer does."""
+
     def run(self, symbols: IntArray) -> FloatArray:
         """H after each symbol, `[time, rows, columns]`: the recurrence, one step after another."""
-        matrices = {s: self.transition(s) for s in np.unique(symbols).tolist()}
         h = self.initial_state()
         states = np.empty((len(symbols), *h.shape))
         for t, symbol in enumerate(symbols.tolist()):
-            matrix, added = matrices[symbol]
-            h = matrix @ h + added
-            states[t] = h
+            h = states[t] = self.step(h, symbol)
         return states
 
 
@@ -164,7 +143,9 @@ class DeltaLayer(ProgramLayer):
     readout: FloatArray
 
     def __post_init__(self) -> None:
-        _bound("entries of a layer's tables", len(self.symbols) * len(self.rows) ** 2)
+        heads = len(self.symbols[0].queries)
+        _bound("entries of a layer's queries", len(self.symbols) * heads * len(self.rows))
+        _bound("entries of a layer's readout", self.readout.size)
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -195,6 +176,13 @@ class DeltaLayer(ProgramLayer):
             added = _apply(step, added, write=True)
         return matrix, added
 
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        spec = self.symbols[symbol]
+        h = spec.gate * state
+        for step in spec.steps:
+            h = _apply(step, h, write=True)
+        return h
+
     def initial_state(self) -> FloatArray:
         h = np.zeros((len(self.rows), len(self.columns)))
         for step in self.start:
@@ -203,7 +191,9 @@ class DeltaLayer(ProgramLayer):
 
     def read(self, states: FloatArray, symbols: IntArray) -> IntArray:
         queries = self._queries[symbols]
-        read = np.einsum("trc,thr->thc", states, queries).reshape(len(symbols), -1)
+        read = np.einsum("trc,thr->thc", states, queries).reshape(
+            len(symbols), self.readout.shape[1]
+        )
         return np.argmax(read @ self.readout.T, axis=1)
 
     @cached_property
@@ -258,6 +248,9 @@ class DiagonalLayer(ProgramLayer):
     def transition(self, symbol: int) -> tuple[FloatArray, FloatArray]:
         return np.diag(self.decay[symbol]), self.add[symbol][:, None]
 
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        return self.decay[symbol][:, None] * state + self.add[symbol][:, None]
+
     def initial_state(self) -> FloatArray:
         return self.start[:, None]
 
@@ -297,6 +290,10 @@ class DenseLayer(ProgramLayer):
     def transition(self, symbol: int) -> tuple[FloatArray, FloatArray]:
         matrix = self.matrices[symbol]
         return matrix, np.zeros_like(matrix)
+
+    def step(self, state: FloatArray, symbol: int) -> FloatArray:
+        moved: FloatArray = self.matrices[symbol] @ state
+        return moved
 
     def initial_state(self) -> FloatArray:
         return np.eye(self.matrices.shape[1])
@@ -357,7 +354,7 @@ class Trace:
         return "\n".join(line.rstrip() for line in lines)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """An immutable, runnable linear RNN for a machine.
 
@@ -381,15 +378,26 @@ class Program:
     exact: bool = True
     note: str = ""
 
-    @property
-    def cost(self) -> Cost:
-        """Layers, directions of all layers, and the most Householders per token of any layer."""
-        layers = [stage.layer for stage in self.stages]
-        return Cost(
-            len(layers),
-            sum(len(layer.directions) for layer in layers),
-            max(layer.num_householders for layer in layers),
-        )
+    def __repr__(self) -> str:
+        layers = len(self.stages)
+        count = f"{layers} layer" + ("" if layers == 1 else "s")
+        return f"Program({self.method!r}, {count}, for {self.machine!r})"
+
+    def __str__(self) -> str:
+        """The layers with their directions and symbols, a few lines each."""
+        lines = [repr(self) + (f", {self.note}" if self.note else "")]
+        for i, stage in enumerate(self.stages):
+            layer = stage.layer
+            kind = type(layer).__name__
+            lines.append(f"  layer {i + 1}: {kind}, {layer.num_householders} Householders")
+            lines.append(f"    directions: {listed(layer.directions)}")
+            lines.append(f"    symbols: {listed(layer.symbol_names)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, with the diagram of a small machine above it."""
+        drawn = self.machine._repr_svg_() or ""
+        return f"{drawn}<pre>{escape(str(self))}</pre>"
 
     def run(self, word: Word) -> IntArray:
         """The machine's state after each letter, computed by the layers."""
@@ -442,8 +450,10 @@ def named_trace(
     return Trace(spelled, tuple(read), tuple(held), tuple(states.tolist()))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+def listed(names: Sequence[str], limit: int = 12) -> str:
+    """Names with commas, the first few of many."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f", … ({rest} more)" if rest > 0 else "")
 
 
 def _apply(step: Step, h: FloatArray, *, write: bool) -> FloatArray:
