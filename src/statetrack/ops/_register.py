@@ -12,7 +12,7 @@ batch: batch row b uses group b // (batch / G). Folding then treats all of them 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -191,8 +191,8 @@ def packed_op(spec: OpSpec, backend: str, function: Callable[[Any], Any]) -> For
             results = run(spec.inputs._make(given), Packing(offsets, longest))
             found = iter(torch.autograd.grad(results, leaves, grads))
         maybe = [x for x in inputs if x is None or isinstance(x, Tensor)]
-        none = offsets.new_empty(0)
-        return *(none if x is None else next(found) for x in maybe), none
+        none = partial(offsets.new_empty, 0)  # results may not be the same tensor
+        return *(none() if x is None else next(found) for x in maybe), none()
 
     return differentiable_op(
         spec,
