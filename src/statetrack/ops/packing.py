@@ -227,10 +227,10 @@ def _rows_of(offsets: Tensor) -> Tensor:
 
 
 def _owner(packing: Packing, time: int) -> Int[Tensor, "batch time"]:
-    """Which sequence of its row a token belongs to."""
-    times = torch.arange(time, device=packing.offsets.device, dtype=packing.offsets.dtype)
-    times = times.expand(len(packing.offsets), -1).contiguous()
-    return torch.searchsorted(packing.offsets[:, 1:].contiguous(), times, right=True)
+    """Which sequence of its row a token belongs to: how many have begun, but for the first."""
+    begins = packing.offsets[:, 1:-1].long()
+    marks = begins.new_zeros(len(begins), time + 1)  # an empty sequence may begin behind the row
+    return marks.scatter_add(1, begins, torch.ones_like(begins))[:, :-1].cumsum(1)
 
 
 def position(packing: Packing, time: int) -> Int[Tensor, "batch time"]:

@@ -403,11 +403,11 @@ def _backward_kernel(
             if decay_ptr is not None:
                 state = tl.zeros([BK, BV], COMPUTE)  # the state before the segment
                 if segment > 0:
-                    source = kept_ptr + (head * kept + segment - 1) * K * V
-                    state = tl.load(source + at, mask=in_state, other=0.0).to(COMPUTE)
+                    saved = kept_ptr + (head * kept + segment - 1) * K * V
+                    state = tl.load(saved + at, mask=in_state, other=0.0).to(COMPUTE)
                 elif start_ptr is not None:
-                    source = start_ptr + head * K * V
-                    state = tl.load(source + at, mask=in_state, other=0.0).to(COMPUTE)
+                    start = start_ptr + head * K * V  # of a type of its own
+                    state = tl.load(start + at, mask=in_state, other=0.0).to(COMPUTE)
                 for s in range(first, t):
                     state *= tl.load(decay_ptr + first_row + s * H).to(COMPUTE)
                     state = _rewrite(
