@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from statetrack.runs import Record, Run, read_records
+from statetrack.runs import Record, Run, problems, read_records
 from statetrack.runs.archive import archived_runs, columns_of, numbers_of, records_in, store
-from statetrack.runs.files import InUse, exclusive
+from statetrack.runs.files import InUse, checksum_of, exclusive
+from statetrack.runs.folder import MODEL
 from tests.analysis.audits import fields
 from tests.report.folders import parity, scores, write_run
 
@@ -39,6 +40,20 @@ def test_an_archived_run_reads_as_its_folder_did(tmp_path: Path) -> None:
     assert not found.has_weights
     with pytest.raises(ValueError, match="runs.jsonl line 1 has no weights"):
         found.weights()
+
+
+def test_weights_may_be_gone_but_numbers_may_not(tmp_path: Path) -> None:
+    run, _ = made(tmp_path / "runs", 0.5, 0.25)
+    done = json.loads((run.folder / "DONE").read_text())
+    sums = {name: checksum_of(run.folder / name) for name in ("config.json", "records.jsonl")}
+    done["sha256"] = {**sums, MODEL: "of weights that are gone"}
+    (run.folder / "DONE").write_text(json.dumps(done))
+    assert problems(run) == [f"{run.folder / MODEL} is missing"]
+    assert store([run], tmp_path / "kept") == [run.config.fingerprint]
+    with (run.folder / "records.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(ValueError, match="records.jsonl has changed"):
+        store([run], tmp_path / "other")
 
 
 def test_numbers_are_the_last_by_length_and_no_learning_rates() -> None:

@@ -40,7 +40,7 @@ from statetrack.runs.folder import CONFIG, DONE, RECORDS, Run, config_of
 from statetrack.runs.records import Record, checked
 from statetrack.runs.selection import best_run, cell
 from statetrack.runs.stored import Place, StoredRun
-from statetrack.runs.verify import problems
+from statetrack.runs.verify import damaged_numbers
 
 __all__ = ["ArchivedRun", "archived_runs", "line_of", "numbers_of", "store"]
 
@@ -187,7 +187,7 @@ def store(runs: Sequence[Run], folder: Path, *, retest: date | None = None) -> l
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} has not finished, and an archive takes finished runs")
-        if found := problems(run):
+        if found := damaged_numbers(run):  # weights are not kept, and may be gone
             raise ValueError(f"{run.folder} is damaged: {'; '.join(found)}")
     path = folder / (f"{RUNS}.jsonl" if retest is None else f"{RUNS}-{retest.isoformat()}.jsonl")
     given = {run.config.fingerprint: run for run in runs}
