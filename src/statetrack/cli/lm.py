@@ -327,8 +327,8 @@ def convert(
     ----------
     source
         A folder with config.json and safetensors: Mamba, Mamba2, OLMo-Hybrid or Qwen3-Next of
-        transformers, a checkpoint of mamba-ssm, a DeltaNet, GatedDeltaNet, GatedDeltaProduct or
-        GLA of fla; with `--to fla`, one of ours.
+        transformers, a checkpoint of mamba-ssm, a DeltaNet, GatedDeltaNet, GatedDeltaProduct, KDA,
+        GLA or RWKV-7 of fla; with `--to fla`, one of ours.
     out
         The folder to write.
     to
