@@ -10,6 +10,7 @@ from statetrack.layers import Layer, registry
 D_MODEL = 16
 SIZES: dict[str, dict[str, Any]] = {
     "Attention": {"num_heads": 2, "qk_norm": "head"},
+    "ChannelMix": {"hidden_dim": 24},
     "DeltaNet": {"num_heads": 2},
     "DeltaProduct": {"num_heads": 2, "num_householders": 3, "forget_gate": True},
     "Diagonal": {},
@@ -26,7 +27,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "SLSTM": {"num_heads": 2},
     "TTTLinear": {"num_heads": 2, "chunk": 1, "inner_norm": False},
 }
-NOT_LINEAR = ("Attention", "LSTM", "SLSTM")
+NOT_LINEAR = ("Attention", "ChannelMix", "LSTM", "SLSTM")
 LINEAR = [name for name in SIZES if name not in NOT_LINEAR]
 
 every_layer = pytest.mark.parametrize("name", list(SIZES))

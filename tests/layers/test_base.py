@@ -91,7 +91,7 @@ def test_state_size_counts_the_state(name: str) -> None:
 
 @every_layer
 def test_backends_agree(name: str) -> None:
-    if name in ("Attention", "LSTM"):
+    if name in ("Attention", "ChannelMix", "LSTM"):
         assert "backend" not in registry.options(registry.get(name), {})
         return
     x = sequence(70)

@@ -46,7 +46,7 @@ def test_tokenizer_of_a_model(tmp_path: Path) -> None:
         load_text(tmp_path)
     Text.of_bytes().save(tmp_path / "tokenizer.json")
     assert len(load_text(tmp_path)) == 256
-    with pytest.raises(ValueError, match="256 tokens and the model knows 23"):
+    with pytest.raises(ValueError, match="tokens up to 255 and the model knows 0 to 22"):
         load_text(tmp_path, model)
 
 

@@ -11,7 +11,7 @@ import torch
 from statetrack.config import Config, frozen_defaults, plain
 from statetrack.layers import DeltaNet, registry
 from statetrack.models import BackboneConfig, Mixer, TaggerConfig
-from tests.layers.cases import SIZES, every_layer
+from tests.layers.cases import NOT_LINEAR, SIZES, every_layer
 from tests.layers.foreign import Leaky
 from tests.models.cases import TOKENS, backbone, build, small
 
@@ -204,6 +204,8 @@ FIELD_CHANGES: dict[str, Any] = {
     "mlp_in_std": 0.5,
     "mlp_out_std": 0.5,
     "dropout": 0.5,
+    "norm_bias": True,
+    "first_norm": True,
 }
 
 
@@ -216,7 +218,9 @@ def test_every_field_of_a_tagger_reaches_the_model(field: str) -> None:
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(BackboneConfig)])
 def test_every_field_of_a_backbone_reaches_the_model(field: str) -> None:
-    assert differ(small("DeltaNet"), small("DeltaNet", **{field: FIELD_CHANGES[field]}))
+    base = small("DeltaNet", norm="layer") if field == "norm_bias" else small("DeltaNet")
+    changed = dataclasses.replace(base.backbone, **{field: FIELD_CHANGES[field]})
+    assert differ(base, dataclasses.replace(base, backbone=changed))
 
 
 OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
@@ -228,6 +232,7 @@ OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
     "norm_eps": 0.5,
     "num_value_heads": 4,
     "qk_eps": 0.5,
+    "hidden_dim": 20,
     "num_householders": 2,
     "state_dim": 6,
     "expand_k": 1.0,
@@ -264,7 +269,7 @@ def test_every_option_reaches_the_layer(name: str, option: str) -> None:
         model = build(small(name, mixers=mixers))
         assert all(block.mixer.backend == "reference" for block in model.backbone.blocks)
         return
-    if option == "eigen_range" and name in ("Attention", "LSTM", "SLSTM"):
+    if option == "eigen_range" and name in NOT_LINEAR:
         with pytest.raises(ValueError, match="takes no eigen_range"):
             small(name, mixers=[(name, SIZES[name] | {option: (-1.0, 1.0)})])
         return
@@ -284,6 +289,7 @@ def test_every_option_reaches_the_layer(name: str, option: str) -> None:
         ({"mixers": [("DeltaNet", {"eigen_range": (0.0, 1.5)})]}, "eigen_range"),
         ({"d_model": 0}, "BackboneConfig: d_model=0 must be a whole number at least 1"),
         ({"mlp_dim": True}, "mlp_dim=True must be a whole number"),
+        ({"norm_bias": True}, 'norm_bias=True needs norm="layer"'),
         ({"norm": "batch"}, "norm='batch' must be one of 'rms', 'layer'"),
         ({"mlp": "swiglo"}, "mlp='swiglo' must be one of .*did you mean 'swiglu'"),
         ({"norm_eps": "x"}, "norm_eps='x' must be a number at least 0"),

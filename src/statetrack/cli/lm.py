@@ -1,16 +1,23 @@
 """Language models: text from them, and how well they predict it."""
 
+import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from statetrack.cli.options import choose_device
 
+if TYPE_CHECKING:
+    from statetrack import lm
+    from statetrack.lm import harness
+    from statetrack.models import CausalLM
+
 __all__ = ["convert", "evaluate", "generate"]
 
-END = "<|endoftext|>"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -64,10 +71,11 @@ def generate(
     model = CausalLM.load(folder).to(place)
     text = lm.load_text(folder, model)
     words = sys.stdin.read() if prompt is None else prompt
-    end = text.tokenizer.token_to_id(END)
-    tokens = text.encode(words) or ([] if end is None else [end])
+    end = text.end
+    tokens = text.encode(words) or ([] if text.begin is None else [text.begin])
     if not tokens:
         raise ValueError("the prompt is empty, and this tokenizer has no token to begin with")
+    _tell_window(model, len(tokens))
     new = model.stream(
         [tokens],
         max_new_tokens=max_new_tokens,
@@ -82,10 +90,26 @@ def generate(
     return 0
 
 
+def _tell_window(model: "CausalLM", tokens: int) -> None:
+    """Says what it means that a prompt is longer than attention looks back."""
+    windows = [mixer.options.get("window") for mixer in model.config.backbone.mixers]
+    given = [window for window in windows if window is not None]
+    if given and tokens > min(given):
+        others = "" if len(given) == len(windows) else "; the other layers read all of them"
+        print(
+            f"the prompt has {tokens} tokens: {len(given)} of {len(windows)} layers attend to the "
+            f"last {min(given)}{others}",
+            file=sys.stderr,
+        )
+
+
 def evaluate(
     *folders: Path,
-    data: list[Path],
+    data: list[Path] | None = None,
+    tasks: list[str] | None = None,
+    task_data: Path | None = None,
     length: int | None = None,
+    limit: int | None = None,
     trained: int | None = None,
     bin_size: int = 128,
     chunk: int = 1024,
@@ -94,7 +118,10 @@ def evaluate(
     plot: Path | None = None,
     device: str | None = None,
 ) -> int:
-    """Loss by position, perplexity and bits per byte of language models on text.
+    """How well language models predict text, and what they reach in tasks.
+
+    On text (`--data`): loss by position, perplexity and bits per byte. In tasks (`--tasks`): the
+    lm-evaluation-harness, on examples in local files.
 
     Parameters
     ----------
@@ -103,18 +130,27 @@ def evaluate(
     data
         Text files, .jsonl files with a "text" in every line, or folders of them. Each is a domain
         of its own.
+    tasks
+        Names with commas between them: wikitext, lambada, piqa, hellaswag, winogrande, arc_easy,
+        arc_challenge, swde, squad_completion and fda, or paper for these ten; state_switch and
+        state_swaps, which need no files; or YAML files of the harness.
+    task_data
+        The folder with a file TASK.jsonl for each task.
     length
-        How many tokens of a text are predicted at most; all of them by default.
+        Of text, how many tokens are predicted at most. In tasks, how many the model sees at once
+        at most; published numbers mostly have 2048. No limit by default.
+    limit
+        Ask only so many examples of each task.
     trained
         The length that the models were trained at, for the picture.
     bin_size
-        Positions that are averaged into one number.
+        Positions of a text that are averaged into one number.
     chunk
-        Tokens that are read at once.
+        Tokens of a text that are read at once.
     batch
-        Texts that are read at once.
+        Texts, or requests of a task, that are read at once.
     out
-        Also write everything to this JSON file.
+        Also write everything to this JSON file; it is written anew after every result.
     plot
         Also draw loss against position into this PNG or SVG file, a picture for each domain.
     device
@@ -123,59 +159,151 @@ def evaluate(
     import torch
 
     from statetrack import lm
-    from statetrack.cli.show import number, table
     from statetrack.models import CausalLM
+    from statetrack.models.folder import read_config
 
+    names = [name for entry in tasks or () for name in entry.split(",") if name]
     if not folders:
         raise ValueError("give the folder of a language model, or of several")
-    found: dict[str, dict[str, lm.Evaluation]] = {}
-    rows = []
-    place = choose_device(device)
+    if not data and not names:
+        raise ValueError("give text with --data, or tasks with --tasks, or both")
+    if plot is not None and not data:
+        raise ValueError("--plot draws loss against position: it needs --data")
+    for path in (out, plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    if names:
+        from statetrack.lm import harness
+
+        names = harness.expect_tasks(names, task_data)
+    domains = {name: list(lm.read_documents(path)) for name, path in _labels(data or []).items()}
     for folder in folders:
+        read_config(folder)  # so that the last one is not refused when the others are done
+    place = choose_device(device)
+    report = _Report(out, place)
+    for label, folder in _labels(folders).items():
         model = CausalLM.load(folder).to(place)
         text = lm.load_text(folder, model)
-        for path in data:
-            texts = [torch.tensor(text.encode(one)) for one in lm.read_documents(path)]
-            kept = [one if length is None else one[: length + 1] for one in texts if len(one) > 1]
-            size = sum(len(text.decode(one[1:].tolist()).encode()) for one in kept)
-            print(f"{folder.name} on {path.name}: {len(kept)} texts", file=sys.stderr)
-            one = lm.evaluate(
+        for domain, texts in domains.items():
+            print(f"{label} on {domain}: {len(texts)} texts", file=sys.stderr)
+            tokens = [torch.tensor(text.encode(one)) for one in texts]
+            kept = [one if length is None else one[: length + 1] for one in tokens if len(one) > 1]
+            if not kept:
+                raise ValueError(f"{domain} has no text of two tokens: there is nothing to predict")
+            found = lm.evaluate(
                 model,
                 kept,
                 bin_size=bin_size,
                 chunk=chunk,
                 batch=batch,
-                num_bytes=size,
+                num_bytes=sum(len(text.decode(one[1:].tolist()).encode()) for one in kept),
                 progress=_show,
             )
-            found.setdefault(path.name, {})[folder.name] = one
-            low, high = one.interval(-1) or (None, None)
-            rows.append(
-                [
-                    folder.name,
-                    path.name,
-                    str(one.tokens),
-                    number(one.perplexity, "{:.3f}"),
-                    number(one.bits_per_byte, "{:.4f}"),
-                    str(one.ends[-1]),
-                    number(one.loss[-1], "{:.4f}"),
-                    f"{number(low, '{:.3f}')} to {number(high, '{:.3f}')}",
-                ]
+            report.add_text(label, domain, found)
+        for name in names:
+            print(f"{label} in {name}", file=sys.stderr)
+            results = harness.run_tasks(
+                model,
+                text,
+                [name],
+                task_data,
+                length=length,
+                batch=batch,
+                limit=limit,
+                progress=_show,
             )
-    columns = ["model", "text", "tokens", "perplexity", "bits/byte", "to", "loss there", "95 %"]
-    table("Loss in nats a token; the last columns are about the last positions.", columns, rows)
-    if out is not None:
-        stored = {
-            domain: {name: one.to_dict() for name, one in models.items()}
-            for domain, models in found.items()
-        }
-        out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+            for result in results:
+                report.add_task(label, result)
+    report.show()
     if plot is not None:
-        for domain, models in found.items():
-            path = plot if len(found) == 1 else plot.with_stem(f"{plot.stem}-{Path(domain).stem}")
+        stems = [Path(domain).stem for domain in domains]
+        for domain, models in report.texts.items():
+            end = Path(domain).stem if len(set(stems)) == len(stems) else domain.replace("/", "-")
+            path = plot if len(domains) == 1 else plot.with_stem(f"{plot.stem}-{end}")
             lm.plot(models, trained=trained, title=domain).savefig(path, dpi=120)
             print(f"Picture: {path}")
     return 0
+
+
+class _Report:
+    """What is found, printed at the end and in a file all the while."""
+
+    def __init__(self, out: Path | None, place: str) -> None:
+        from statetrack.runs.environment import environment
+
+        self.out = out
+        self.texts: dict[str, dict[str, lm.Evaluation]] = {}
+        self.tasks: dict[str, dict[str, harness.TaskResult]] = {}
+        self.environment = environment(place)
+        for package in ("tokenizers", "lm_eval"):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                self.environment["versions"][package] = metadata.version(package)
+        self._write()
+
+    def add_text(self, model: str, domain: str, found: "lm.Evaluation") -> None:
+        self.texts.setdefault(domain, {})[model] = found
+        self._write()
+
+    def add_task(self, model: str, found: "harness.TaskResult") -> None:
+        self.tasks.setdefault(found.task, {})[model] = found
+        self._write()
+
+    def _write(self) -> None:
+        if self.out is None:
+            return
+        stored = {"environment": self.environment}
+        for kind, found in (("texts", self.texts), ("tasks", self.tasks)):
+            stored[kind] = {
+                what: {model: one.to_dict() for model, one in models.items()}
+                for what, models in found.items()
+            }
+        temporary = self.out.with_name(f".tmp-{self.out.name}")
+        temporary.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(self.out)
+
+    def show(self) -> None:
+        from statetrack.cli.show import number, table
+
+        rows = []
+        for domain, models in self.texts.items():
+            for model, one in models.items():
+                low, high = one.interval(-1) or (None, None)
+                rows.append(
+                    [
+                        model,
+                        domain,
+                        str(one.tokens),
+                        number(one.perplexity, "{:.3f}"),
+                        number(one.bits_per_byte, "{:.4f}"),
+                        str(one.ends[-1]),
+                        number(one.loss[-1], "{:.4f}"),
+                        f"{number(low, '{:.3f}')} to {number(high, '{:.3f}')}",
+                    ]
+                )
+        columns = ["model", "text", "tokens", "perplexity", "bits/byte", "to", "loss there", "95 %"]
+        if rows:
+            title = "Loss in nats a token; the last columns are about the last positions."
+            table(title, columns, rows)
+        rows = [
+            [model, task, metric, number(value, "{:.4g}"), number(one.errors[metric], "{:.2g}")]
+            + [str(one.examples)]
+            for task, models in self.tasks.items()
+            for model, one in models.items()
+            for metric, value in one.metrics.items()
+        ]
+        if rows:
+            columns = ["model", "task", "metric", "value", "std. error", "examples"]
+            table(
+                "Tasks of the lm-evaluation-harness, without examples in the prompt.", columns, rows
+            )
+
+
+def _labels(paths: Sequence[Path]) -> dict[str, Path]:
+    """A short name for each path; the whole path where names are the same."""
+    names = [path.name for path in paths]
+    if len(set(names)) == len(names):
+        return dict(zip(names, paths, strict=True))
+    return {str(path): path for path in paths}
 
 
 def _show(done: int, of: int) -> None:
@@ -199,8 +327,8 @@ def convert(
     ----------
     source
         A folder with config.json and safetensors: Mamba, Mamba2, OLMo-Hybrid or Qwen3-Next of
-        transformers, a checkpoint of mamba-ssm, a DeltaNet, GatedDeltaNet, GatedDeltaProduct or
-        GLA of fla; with `--to fla`, one of ours.
+        transformers, a checkpoint of mamba-ssm, a DeltaNet, GatedDeltaNet, GatedDeltaProduct, KDA,
+        GLA or RWKV-7 of fla; with `--to fla`, one of ours.
     out
         The folder to write.
     to

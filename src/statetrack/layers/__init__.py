@@ -1,8 +1,8 @@
 """Layers: projections, an eigenvalue range and one op each.
 
 Every layer has forward(x, state) -> (y, state), step(x_t, state), transitions(x) and state_size.
-The linear ones take `eigen_range`; SLSTM, LSTM and Attention have no transition matrix and
-refuse it. `register` adds a layer of your own.
+The linear ones take `eigen_range`; SLSTM, LSTM, Attention and ChannelMix have no transition matrix
+and refuse it. `register` adds a layer of your own.
 """
 
 from statetrack.layers._base import Fold as Fold
@@ -10,6 +10,7 @@ from statetrack.layers._base import Layer as Layer
 from statetrack.layers._base import LayerState as LayerState
 from statetrack.layers._base import Shared as Shared
 from statetrack.layers.attention import Attention as Attention
+from statetrack.layers.channel_mix import ChannelMix as ChannelMix
 from statetrack.layers.delta_net import DeltaNet as DeltaNet
 from statetrack.layers.delta_product import DeltaProduct as DeltaProduct
 from statetrack.layers.diagonal import Diagonal as Diagonal

@@ -17,10 +17,12 @@ from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
     at_times,
+    expect_qk_eps,
     heads_dividing,
     linear,
     merge_heads,
     split_heads,
+    unit_length,
     wide,
 )
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
@@ -80,8 +82,6 @@ class DeltaFamily(Layer):
             raise ValueError(f"num_householders={num_householders} must be at least 1")
         if value_dim is not None and value_dim < 1:
             raise ValueError(f"value_dim={value_dim} must be at least 1; None is head_dim")
-        if qk_eps < 0:
-            raise ValueError(f"qk_eps={qk_eps} must be at least 0, which is unit norm")
         self.eigen_range = EigenRange.of(eigen_range)
         self.num_heads = num_heads
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
@@ -93,7 +93,7 @@ class DeltaFamily(Layer):
             )
         self.num_householders = num_householders
         self.output_gate = output_gate
-        self.qk_silu, self.qk_eps = qk_silu, qk_eps
+        self.qk_silu, self.qk_eps = qk_silu, expect_qk_eps(qk_eps)
         self.backend: ops.Backend = backend
         heads = self.num_value_heads
         inner = heads * self.value_dim
@@ -228,7 +228,6 @@ class DeltaFamily(Layer):
     def _by_value_head(self, x: Float[Tensor, "*shape heads key"]) -> Float[Tensor, "*shape _ key"]:
         """Queries or keys, normalised here if `qk_eps` is given, once for each head they serve."""
         if self.qk_eps:
-            x = wide(x)
-            x = x * torch.rsqrt(x.square().sum(-1, keepdim=True) + self.qk_eps)
+            x = unit_length(x, self.qk_eps)
         shared = self.num_value_heads // self.num_heads
         return x if shared == 1 else x.repeat_interleave(shared, dim=-2)

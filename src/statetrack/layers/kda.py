@@ -17,11 +17,13 @@ from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
     at_times,
+    expect_qk_eps,
     heads_dividing,
     linear,
     merge_heads,
     reset_linear,
     split_heads,
+    unit_length,
     wide,
 )
 from statetrack.layers.transitions import RankOneTransitions, Transitions
@@ -48,7 +50,8 @@ class KDA(Layer):
     q, k and v go through a short convolution and SiLU; q and k have unit norm. The gate
     a = exp(-e^{A} softplus(W₂ W₁ x + b)) in (0, 1) has a number for every key dimension, with A for
     each head. The output is RMSNorm(y) · σ(W₄ W₃ x + c), projected back. W₁ and W₃ have
-    `gate_rank` rows, the size of a value where left out.
+    `gate_rank` rows, the size of a value where left out. With `qk_eps`, q and k are
+    x / √(‖x‖² + qk_eps) instead of unit vectors.
 
     β = (1 - low)·σ(W x). The gate stays positive whatever `low` is, so A is similar to
     Diag(√a)(I - β k kᵀ)Diag(√a) and its eigenvalues are real, within [min(1 - β, 0), 1]: for
@@ -70,6 +73,7 @@ class KDA(Layer):
         gate_rank: int | None = None,
         conv_size: int = 4,
         norm_eps: float = 1e-5,
+        qk_eps: float = 0.0,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
@@ -81,7 +85,7 @@ class KDA(Layer):
             if size is not None and size < 1:
                 raise ValueError(f"{name}={size} must be at least 1; leave it out for the default")
         self.eigen_range = EigenRange.of(eigen_range)
-        self.num_heads = num_heads
+        self.num_heads, self.qk_eps = num_heads, expect_qk_eps(qk_eps)
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
         self.value_dim = value_dim or self.head_dim
         self.gate_rank = gate_rank or self.value_dim
@@ -142,6 +146,7 @@ class KDA(Layer):
             inputs.v,
             inputs.beta,
             inputs.decay,
+            normalize=not self.qk_eps,
             scale=1 / math.sqrt(self.head_dim),
             initial_state=state.get("recurrent"),
             cu_seqlens=packing,
@@ -159,10 +164,17 @@ class KDA(Layer):
     ) -> Transitions:
         inputs = self._inputs(x, state or {}, None)
         beta, decay = inputs.beta[..., None], inputs.decay
-        k = ops.unit_vector(inputs.k.to(decay.dtype))
+        k = inputs.k if self.qk_eps else ops.unit_vector(inputs.k.to(decay.dtype))
         return RankOneTransitions(
             w=decay, kappa=k, a=beta * decay, k=beta * k, v=inputs.v.to(decay.dtype)
         )
+
+    def _by_head(
+        self, x: Float[Tensor, "batch time features"]
+    ) -> Float[Tensor, "batch time heads key"]:
+        """Queries or keys, normalised here if `qk_eps` is given."""
+        x = split_heads(x, self.num_heads)
+        return unit_length(x, self.qk_eps) if self.qk_eps else x
 
     def _inputs(self, x: Tensor, state: LayerState, packing: ops.Packing | None) -> _Inputs:
         qkv, history = self.qkv_proj(x), None
@@ -175,8 +187,8 @@ class KDA(Layer):
         step = softplus(wide(self.decay_up(self.decay_down(x))) + self.dt_bias)
         rate = torch.exp(self.A_log)[:, None]
         return _Inputs(
-            q=split_heads(q, self.num_heads),
-            k=split_heads(k, self.num_heads),
+            q=self._by_head(q),
+            k=self._by_head(k),
             v=split_heads(v, self.num_heads),
             beta=self.eigen_range.beta(torch.sigmoid(wide(self.beta_proj(x)))),
             decay=torch.exp(-rate * split_heads(step, self.num_heads)),

@@ -55,20 +55,23 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Mean 0 and variance 1 over the last axis, then a weight and no bias; in float32."""
+    """Mean 0 and variance 1 over the last axis, then a weight, and a bias if asked; in float32."""
 
-    def __init__(self, dim: int, *, eps: float) -> None:
+    def __init__(self, dim: int, *, eps: float, bias: bool = False) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        normed = nn.functional.layer_norm(wide, wide.shape[-1:], eps=self.eps)
-        return (normed * self.weight).to(x.dtype)
+        normed = nn.functional.layer_norm(wide, wide.shape[-1:], eps=self.eps) * self.weight
+        return (normed if self.bias is None else normed + self.bias).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, eps={self.eps:g}"
@@ -210,6 +213,20 @@ def heads_dividing(d_model: int, num_heads: int) -> int:
 def wide(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """x in float32, or float64 if it is: gates are computed in it whatever autocast says."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def expect_qk_eps(qk_eps: float) -> float:
+    if qk_eps < 0:
+        raise ValueError(f"qk_eps={qk_eps} must be at least 0, which is unit norm")
+    return qk_eps
+
+
+def unit_length(x: Float[Tensor, "*shape dim"], eps: float = 0.0) -> Float[Tensor, "*shape dim"]:
+    """x / √(‖x‖² + eps) in float32; of length 1, whatever ‖x‖ is, where eps is 0."""
+    if not eps:
+        return ops.unit_vector(x)
+    x = wide(x)
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
 
 
 def refuse_eigen_range(name: str, eigen_range: object) -> None:

@@ -8,6 +8,7 @@ from statetrack._suggest import did_you_mean
 from statetrack.config import coerced
 from statetrack.layers._base import Layer
 from statetrack.layers.attention import Attention
+from statetrack.layers.channel_mix import ChannelMix
 from statetrack.layers.delta_net import DeltaNet
 from statetrack.layers.delta_product import DeltaProduct
 from statetrack.layers.diagonal import Diagonal
@@ -32,6 +33,7 @@ LAYERS: dict[str, type[Layer]] = {
     layer.__name__: layer
     for layer in (
         Attention,
+        ChannelMix,
         DeltaNet,
         DeltaProduct,
         Diagonal,

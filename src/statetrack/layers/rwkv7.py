@@ -10,11 +10,13 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState, Shared
 from statetrack.layers.parts import (
     at_times,
+    expect_qk_eps,
     heads_dividing,
     linear,
     merge_heads,
     reset_linear,
     split_heads,
+    unit_length,
 )
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 from statetrack.ops.packing import last_of, previous, sequences_in
@@ -40,7 +42,7 @@ class RWKV7(Layer):
     the output are of rank `gate_rank`, or of ranks of their own. With a `value_rank` there is the
     value residual of the published layer, v + σ(…) ∘ (v₁ - v), with a gate of that rank and v₁ the
     values of the first RWKV7 of the stack, which itself goes without. (`transitions` knows no other
-    layer, and writes v.)
+    layer, and writes v.) With `qk_eps`, κ is x / √(‖x‖² + qk_eps) instead of a unit vector.
 
     Peng et al. 2025 (arXiv:2503.14456).
     """
@@ -58,6 +60,7 @@ class RWKV7(Layer):
         removal_rank: int | None = None,
         output_rank: int | None = None,
         value_rank: int | None = None,
+        qk_eps: float = 0.0,
         backend: ops.Backend = "auto",
     ) -> None:
         super().__init__(d_model)
@@ -66,7 +69,7 @@ class RWKV7(Layer):
         self.decay_rank = gate_rank if decay_rank is None else decay_rank
         self.removal_rank = gate_rank if removal_rank is None else removal_rank
         self.output_rank = gate_rank if output_rank is None else output_rank
-        self.value_rank = value_rank
+        self.value_rank, self.qk_eps = value_rank, expect_qk_eps(qk_eps)
         self.head_dim = heads_dividing(d_model, num_heads)
         self.backend: ops.Backend = backend
         self.mix = nn.Parameter(torch.empty(6, d_model))  # for r, w, k, v, a, g
@@ -206,7 +209,7 @@ class RWKV7(Layer):
         removal = rate if self.eigen_range is None else self.eigen_range.removal(w, rate)
         transitions = RankOneTransitions(
             w=by_head(w),
-            kappa=ops.unit_vector(by_head(k * self.k_scale)),
+            kappa=unit_length(by_head(k * self.k_scale), self.qk_eps),
             a=by_head(removal),
             k=by_head(written),
             v=by_head(v),

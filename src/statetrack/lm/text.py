@@ -12,6 +12,9 @@ __all__ = ["TOKENIZER", "Text", "load_text", "read_documents"]
 TOKENIZER = "tokenizer.json"
 BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
+ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+BEGINS = ("<s>", "<|begin_of_text|>", "<bos>")
+"""What tokenizers of the field call the tokens after and before a text."""
 
 
 class Text:
@@ -67,8 +70,23 @@ class Text:
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size())
 
-    def encode(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer.encode(text).ids
+    @property
+    def end(self) -> int | None:
+        """The token that ends a text, if there is one."""
+        return self._first_of(ENDS)
+
+    @property
+    def begin(self) -> int | None:
+        """The token that stands before a text: one for that, or else the one that ends a text."""
+        return self._first_of((*BEGINS, *ENDS))
+
+    def _first_of(self, names: Sequence[str]) -> int | None:
+        ids = (self.tokenizer.token_to_id(name) for name in names)
+        return next((token for token in ids if token is not None), None)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text, with those that the tokenizer puts round it if `special`."""
+        found: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -100,10 +118,11 @@ class Text:
     def expect_fit(self, model: CausalLM, name: str = "the tokenizer") -> None:
         """The model knows every token that the tokenizer writes."""
         size = model.config.vocab_size
-        if len(self) > size:
+        largest = max(self.tokenizer.get_vocab().values(), default=0)
+        if largest >= size:
             raise ValueError(
-                f"{name} has {len(self)} tokens and the model knows {size}: they do not belong "
-                "together"
+                f"{name} has tokens up to {largest} and the model knows 0 to {size - 1}: they do "
+                "not belong together"
             )
 
 

@@ -28,6 +28,7 @@ class Block(nn.Module):
         super().__init__()
         self.residual, self.dropout = config.residual, config.dropout
         self.norm_after = config.mixers[index].norm == "after"
+        self.folds_norms = not (self.norm_after or config.norm_bias)
         self.mixer_norm = make_norm(config)
         depth = index / max(config.num_layers - 1, 1)
         self.mixer = config.mixers[index].build(config.d_model, depth)
@@ -44,9 +45,9 @@ class Block(nn.Module):
         found = [
             Fold(self.mixer_norm if norm is None else norm, readers)
             for norm, readers in self.mixer.folds()
-            if norm is not None or not self.norm_after
+            if norm is not None or self.folds_norms
         ]
-        if self.mlp is not None and not self.norm_after:
+        if self.mlp is not None and self.folds_norms:
             found.append(Fold(self.mlp_norm, (self.mlp.up_proj,)))
         return found
 
@@ -84,7 +85,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A stack of blocks and, unless the config says otherwise, a last norm.
+    """A stack of blocks and, unless the config says otherwise, a last norm; a first one if it does.
 
     With `gradient_checkpointing = True` training keeps only what goes into each block, and computes
     the rest again in the backward pass. The name is the one that transformers switches.
@@ -98,6 +99,7 @@ class Backbone(nn.Module):
         self.dropout = config.dropout
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        self.first_norm = make_norm(config) if config.first_norm else None
         self.blocks = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
         self.norm = make_norm(config) if config.final_norm else None
 
@@ -105,8 +107,9 @@ class Backbone(nn.Module):
         for block in self.blocks:
             assert isinstance(block, Block)
             block.reset_parameters(generator)
-        if self.norm is not None:
-            self.norm.reset_parameters(generator)
+        for norm in (self.first_norm, self.norm):
+            if norm is not None:
+                norm.reset_parameters(generator)
 
     @property
     def packs(self) -> bool:
@@ -145,6 +148,8 @@ class Backbone(nn.Module):
                 "gradient checkpointing runs each block twice, and a generator would draw other "
                 "dropout the second time: leave out generator, or gradient_checkpointing"
             )
+        if self.first_norm is not None:
+            x = self.first_norm(x)
         for index, block in enumerate(self.blocks):
             run = partial(
                 block,

@@ -118,6 +118,8 @@ class BackboneConfig(Config):
     mlp_in_std: Std = 0.02
     mlp_out_std: Std = 0.01
     dropout: Annotated[float, Bounds(least=0.0, below=1.0)] = 0.0  # of each part's output
+    norm_bias: bool = False  # of layer norms
+    first_norm: bool = False  # of what the first block gets
 
     def __post_init__(self) -> None:
         entries: Any = self.mixers
@@ -130,6 +132,8 @@ class BackboneConfig(Config):
         super().__post_init__()
 
     def _check(self) -> None:
+        if self.norm_bias and self.norm == "rms":
+            raise ValueError('norm_bias=True needs norm="layer": an RMS norm has no bias')
         for mixer in dict.fromkeys(self.mixers):
             _expect_fit(registry.get(mixer.layer), mixer, self.d_model)
 

@@ -126,11 +126,13 @@ def read_config(folder: Path) -> CausalLMConfig:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    kind = found.get("model_type") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not ({"model_type", "ssm_cfg"} & found.keys()):
+        raise ValueError(f"{path} does not describe a language model: it has no 'model_type'")
+    kind = found.get("model_type", "mamba-ssm")
     if kind != MODEL_TYPE:
         raise ValueError(
-            f"{path} describes a model of another library (model_type {kind!r}, not "
-            f"{MODEL_TYPE!r}); `statetrack lm convert` reads those it knows"
+            f"{path} describes a model of another library ({kind}); `statetrack lm convert` makes "
+            "those that it knows into one of ours"
         )
     if not isinstance(found.get("model"), dict):
         raise ValueError(f"{path} has no entry 'model' with the description of a CausalLM")
@@ -176,8 +178,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         pickles = [name for name in PICKLES if (folder / name).exists()]
         if pickles:
             raise ValueError(
-                f"{folder / pickles[0]} is a pickle, which can run code when it is read; "
-                "statetrack reads safetensors alone"
+                f"{folder / pickles[0]} is a pickle, which can run code when it is read; only "
+                "safetensors are read here: save it so with the library that wrote it"
             )
         raise ValueError(f"{folder} has no weights: neither {WEIGHTS} nor {INDEX}")
     try:

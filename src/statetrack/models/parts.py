@@ -23,8 +23,9 @@ PARTS = 64
 
 
 def make_norm(config: BackboneConfig) -> RMSNorm | LayerNorm:
-    kind = RMSNorm if config.norm == "rms" else LayerNorm
-    return kind(config.d_model, eps=config.norm_eps)
+    if config.norm == "rms":
+        return RMSNorm(config.d_model, eps=config.norm_eps)
+    return LayerNorm(config.d_model, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class MLP(nn.Module):

@@ -1,6 +1,7 @@
 """Checkpoints of transformers: the same logits, on random weights."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,37 +52,37 @@ def stirred(kind: Any, config: Any, seed: int = 1) -> Any:
     return model.eval()
 
 
-def mamba(**changes: Any) -> Any:
+def mamba(*, seed: int = 1, **changes: Any) -> Any:
     sizes = {"vocab_size": 50, "hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}
-    return stirred(MambaForCausalLM, MambaConfig(**(sizes | changes)))
+    return stirred(MambaForCausalLM, MambaConfig(**(sizes | changes)), seed)
 
 
-def mamba2(**changes: Any) -> Any:
+def mamba2(*, seed: int = 1, **changes: Any) -> Any:
     sizes = {"vocab_size": 50, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 2}
     sizes |= {"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 16}
-    return stirred(Mamba2ForCausalLM, Mamba2Config(**(sizes | changes)))
+    return stirred(Mamba2ForCausalLM, Mamba2Config(**(sizes | changes)), seed)
 
 
-def olmo(**changes: Any) -> Any:
-    return stirred(OlmoHybridForCausalLM, OlmoHybridConfig(**(HYBRID | changes)))
+def olmo(*, seed: int = 1, **changes: Any) -> Any:
+    return stirred(OlmoHybridForCausalLM, OlmoHybridConfig(**(HYBRID | changes)), seed)
 
 
-def qwen(**changes: Any) -> Any:
+def qwen(*, seed: int = 1, **changes: Any) -> Any:
     settings = HYBRID | {"head_dim": 16, "num_experts": 0, "mlp_only_layers": []} | changes
-    return stirred(Qwen3NextForCausalLM, Qwen3NextConfig(**settings))
+    return stirred(Qwen3NextForCausalLM, Qwen3NextConfig(**settings), seed)
 
 
-MODELS = {
-    "mamba": lambda: mamba(),
-    "mamba, untied": lambda: mamba(tie_word_embeddings=False, time_step_rank=3, conv_kernel=3),
-    "mamba2": lambda: mamba2(),
-    "mamba2, groups, tied": lambda: mamba2(n_groups=2, tie_word_embeddings=True),
-    "olmo-hybrid": lambda: olmo(),
-    "olmo-hybrid [0, 1]": lambda: olmo(linear_allow_neg_eigval=False),
-    "olmo-hybrid, rope": lambda: olmo(rope_parameters=ROPE),
-    "olmo-hybrid, tied": lambda: olmo(tie_word_embeddings=True),
-    "qwen3-next": lambda: qwen(),
-    "qwen3-next, no groups": lambda: qwen(linear_num_value_heads=2, num_key_value_heads=4),
+MODELS: dict[str, Any] = {
+    "mamba": mamba,
+    "mamba, untied": partial(mamba, tie_word_embeddings=False, time_step_rank=3, conv_kernel=3),
+    "mamba2": mamba2,
+    "mamba2, groups, tied": partial(mamba2, n_groups=2, tie_word_embeddings=True),
+    "olmo-hybrid": olmo,
+    "olmo-hybrid [0, 1]": partial(olmo, linear_allow_neg_eigval=False),
+    "olmo-hybrid, rope": partial(olmo, rope_parameters=ROPE),
+    "olmo-hybrid, tied": partial(olmo, tie_word_embeddings=True),
+    "qwen3-next": qwen,
+    "qwen3-next, no groups": partial(qwen, linear_num_value_heads=2, num_key_value_heads=4),
 }
 
 

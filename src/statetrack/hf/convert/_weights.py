@@ -6,7 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Source"]
+__all__ = ["UNIT", "Source", "expect_for_fla"]
+
+UNIT = 1e-6
+"""Beneath the root where fla makes keys and queries of unit length."""
+
+
+def expect_for_fla(holds: bool, why: str) -> None:
+    if not holds:
+        raise ValueError(f"this model cannot be written for fla exactly: {why}")
 
 
 class Source:

@@ -1,27 +1,33 @@
-"""flash-linear-attention's DeltaNet, GatedDeltaNet, GatedDeltaProduct and GLA, both ways."""
+"""flash-linear-attention's DeltaNet, GatedDeltaNet, GatedDeltaProduct, KDA and GLA, both ways.
+
+Its RWKV-7 has a file of its own.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from statetrack.hf.convert._weights import Source
+from statetrack.hf.convert._weights import UNIT, Source
+from statetrack.hf.convert._weights import expect_for_fla as _expect
+from statetrack.hf.convert.fla_rwkv7 import from_rwkv7, to_rwkv7
 from statetrack.models import BackboneConfig, CausalLM, CausalLMConfig, Mixer
 
 __all__ = ["MODEL_TYPES", "from_fla", "to_fla"]
 
-UNIT = 1e-6
-"""Beneath the root where fla makes keys and queries of unit length."""
 MODEL_TYPES = {
     "delta_net": "DeltaNet",
     "gated_deltanet": "GatedDeltaNet",
     "gated_deltaproduct": "DeltaProduct",
+    "kda": "KDA",
     "gla": "GLA",
+    "rwkv7": "RWKV7",
 }
 ARCHITECTURES = {
     "delta_net": "DeltaNetForCausalLM",
     "gated_deltanet": "GatedDeltaNetForCausalLM",
     "gated_deltaproduct": "GatedDeltaProductForCausalLM",
+    "kda": "KDAForCausalLM",
     "gla": "GLAForCausalLM",
 }
 # ours and theirs; a name may be missing where an option leaves it out
@@ -31,6 +37,18 @@ DELTA = {
     "A_log": "A_log",
     "dt_bias": "dt_bias",
     "gate_proj.weight": "g_proj.weight",
+    "norm.weight": "o_norm.weight",
+    "out_proj.weight": "o_proj.weight",
+}
+KDA = {
+    "beta_proj.weight": "b_proj.weight",
+    "decay_down.weight": "f_proj.0.weight",
+    "decay_up.weight": "f_proj.1.weight",
+    "A_log": "A_log",
+    "dt_bias": "dt_bias",
+    "gate_down.weight": "g_proj.0.weight",
+    "gate_up.weight": "g_proj.1.weight",
+    "gate_up.bias": "g_proj.1.bias",
     "norm.weight": "o_norm.weight",
     "out_proj.weight": "o_proj.weight",
 }
@@ -49,13 +67,15 @@ GLA = {
 
 def from_fla(source: Source, kind: str) -> tuple[CausalLMConfig, dict[str, Tensor]]:
     """A model of fla; `kind` is its model type."""
-    source.needs("hidden_act", "swish", "the activation here is SiLU")
     for name in ("attn", "attnres_block_size"):
         if source.setting(name) is not None:
             raise ValueError(
                 f"this {source.name} cannot be converted exactly: it has {name}, which is not "
                 "known here"
             )
+    if kind == "rwkv7":
+        return from_rwkv7(source)
+    source.needs("hidden_act", "swish", "the activation here is SiLU")
     mixer = _gla_options(source) if kind == "gla" else _delta_options(source, kind)
     tied = bool(source.setting("tie_word_embeddings", False))
     weights = source.head("lm_head.weight", "model.embeddings.weight", tied)
@@ -74,7 +94,7 @@ def from_fla(source: Source, kind: str) -> tuple[CausalLMConfig, dict[str, Tenso
             if mixer.options["conv_size"]:
                 parts = [f"{here}{part}_conv1d.weight" for part in "qkv"]
                 weights[there + "conv.weight"] = source.convolution(*parts)
-        for our_name, their_name in (GLA if kind == "gla" else DELTA).items():
+        for our_name, their_name in _names(kind).items():
             found = source.maybe(here + their_name)
             if found is not None:
                 weights[there + our_name] = found
@@ -93,7 +113,12 @@ def from_fla(source: Source, kind: str) -> tuple[CausalLMConfig, dict[str, Tenso
 
 
 def to_fla(model: CausalLM) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """fla's config, with its `model_type`, and its weights, for a model of one kind of layer."""
+    """fla's config, with its `model_type`, and its weights, for a model of one kind of layer.
+
+    `RWKV7` and `ChannelMix` by turns are one kind: RWKV-7.
+    """
+    if model.config.backbone.mixers[0].layer == "RWKV7":
+        return to_rwkv7(model)
     config, weights = model.config, dict(model.state_dict())
     backbone, mixer = config.backbone, config.backbone.mixers[0]
     kinds = {layer: kind for kind, layer in MODEL_TYPES.items()}
@@ -122,7 +147,8 @@ def to_fla(model: CausalLM) -> tuple[dict[str, Any], dict[str, Tensor]]:
         described |= _described_gla(options, backbone.d_model)
     else:
         described |= _described_delta(kind, options, backbone.d_model)
-        sizes = model.backbone.blocks[0].mixer._channels()  # type: ignore[union-attr, operator]
+        layer: Any = model.backbone.blocks[0].mixer
+        sizes = list(layer.sizes) if kind == "kda" else layer._channels()
     found = {"model.embeddings.weight": weights.pop("embedding.weight")}
     if not config.tie_embeddings:
         found["lm_head.weight"] = weights.pop("head.weight")
@@ -146,12 +172,16 @@ def to_fla(model: CausalLM) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 parts = weights.pop(there + "conv.weight").split(cuts)
                 for part, tensor in zip("qkv", parts, strict=True):
                     found[f"{here}{part}_conv1d.weight"] = tensor[:, None].contiguous()
-        for our_name, their_name in (GLA if kind == "gla" else DELTA).items():
+        for our_name, their_name in _names(kind).items():
             if there + our_name in weights:
                 found[here + their_name] = weights.pop(there + our_name)
     found["model.norm.weight"] = weights.pop("backbone.norm.weight")
     assert not weights, f"not written: {sorted(weights)}"
     return described, {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+def _names(kind: str) -> dict[str, str]:
+    return {"gla": GLA, "kda": KDA}.get(kind, DELTA)
 
 
 def _delta_options(source: Source, kind: str) -> Mixer:
@@ -183,6 +213,16 @@ def _delta_options(source: Source, kind: str) -> Mixer:
             "output_gate": source.setting("use_gate", False),
         }
         return Mixer(layer="DeltaNet", options=options)
+    if kind == "kda":
+        source.needs("num_v_heads", heads, "KDA has one kind of head here")
+        source.needs("safe_gate", False, "the gates of KDA have no limit here")
+        source.needs("lower_bound", None, "the gates of KDA have no limit here")
+        dim = source.setting("head_dim", 128)
+        options |= {
+            "head_dim": dim,
+            "value_dim": int(dim * source.setting("expand_v", 1.0)),
+        }
+        return Mixer(layer="KDA", options=options)
     dim = source.setting("head_dim", 256)
     options |= {
         "head_dim": dim,
@@ -251,11 +291,11 @@ def _described_delta(kind: str, options: Mapping[str, Any], width: int) -> dict[
             "use_gate": options["output_gate"],
             "qk_activation": "silu" if options["qk_silu"] else "identity",
         }
-    described |= {
-        "head_dim": key,
-        "expand_v": value / key,
-        "num_v_heads": options["num_value_heads"] or heads,
-    }
+    described |= {"head_dim": key, "expand_v": value / key}
+    if kind == "kda":
+        _expect(options["gate_rank"] in (None, value), "fla's gates have the rank of a value")
+        return described
+    described["num_v_heads"] = options["num_value_heads"] or heads
     if kind == "gated_deltanet":
         return described | {"use_gate": options["output_gate"]}
     _expect(options["qk_silu"], "fla's DeltaProduct has SiLU on keys and queries")
@@ -270,8 +310,3 @@ def _described_gla(options: Mapping[str, Any], width: int) -> dict[str, Any]:
     _expect(options["eigen_range"] == (0.0, 1.0), "fla's GLA has gates in [0, 1]")
     _expect(options["gate_rank"] == 16, "fla's models have gates of rank 16")
     return {"num_heads": options["num_heads"], "expand_k": options["expand_k"], "expand_v": 1.0}
-
-
-def _expect(holds: bool, why: str) -> None:
-    if not holds:
-        raise ValueError(f"this model cannot be written for fla exactly: {why}")
