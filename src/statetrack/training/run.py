@@ -1,6 +1,7 @@
 """`run` and `run_together`: training in run folders, skipped, resumed or started."""
 
 import contextlib
+import shutil
 import signal
 import threading
 import traceback
@@ -99,6 +100,11 @@ def _run(
                     for _, config, _ in begun:
                         watcher(config, [])
                 engine = Engine([c for _, c, _ in begun], device=device, executor=executor)
+                for folder, config, _ in begun:
+                    if config.LARGE:
+                        ranks.once(
+                            lambda folder=folder, engine=engine: _expect_room(folder, engine)
+                        )
                 older = _restore(engine, begun, device)
                 if older is not None:
                     queue[:0] = _common_starts(older)
@@ -128,6 +134,18 @@ def _newest(folder: Path, config: Any, before: int | None = None) -> Checkpoint 
     return ranks.once(
         lambda: checkpoints.newest(folder, steps=config.steps, before=before, large=config.LARGE)
     )
+
+
+def _expect_room(folder: Path, engine: Engine) -> None:
+    """The disk has room for the checkpoints and the weights; better now than in an hour."""
+    size = sum(value.nbytes for value in engine.executor.state(0).values())
+    free = shutil.disk_usage(folder).free
+    if free < (checkpoints.KEPT + 2) * size:
+        raise OSError(
+            f"{folder} is on a disk with {free / 1e9:.1f} GB left, and checkpoints of "
+            f"{size / 1e9:.1f} GB need {(checkpoints.KEPT + 2) * size / 1e9:.1f}: make room, or "
+            "give another folder"
+        )
 
 
 def _common_starts(begun: Sequence[Begun]) -> list[list[Begun]]:
@@ -232,27 +250,31 @@ def _is_due(config: Any, step: int) -> bool:
 
 @contextlib.contextmanager
 def _patience() -> Iterator[Callable[[], bool]]:
-    """Makes Ctrl-C wait until the runs rest at a report; whether it was pressed.
+    """Makes Ctrl-C, or a polite kill, wait until the runs rest at a report; whether there was one.
 
-    Pressed again, it stops at once. Where someone else handles it, that is left alone.
+    A second one stops at once. Where someone else handles it, that is left alone.
     """
     told = threading.Event()
-    usual = signal.default_int_handler
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     in_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
-    if not in_main or signal.getsignal(signal.SIGINT) is not usual:
-        yield told.is_set
-        return
+    ours = [s for s, handler in usual.items() if in_main and signal.getsignal(s) is handler]
 
-    def handle(*_: Any) -> None:
-        signal.signal(signal.SIGINT, usual)
+    def leave() -> None:
+        for number in ours:
+            signal.signal(number, usual[number])
+
+    def handle(number: int, _: Any) -> None:
+        leave()
         told.set()
-        warn("a checkpoint is saved at the next report; press Ctrl-C again to stop at once")
+        again = "press Ctrl-C again" if number == signal.SIGINT else "kill again"
+        warn(f"a checkpoint is saved at the next report; {again} to stop at once")
 
-    signal.signal(signal.SIGINT, handle)
+    for number in ours:
+        signal.signal(number, handle)
     try:
         yield told.is_set
     finally:
-        signal.signal(signal.SIGINT, usual)
+        leave()
 
 
 def _sizes(model: torch.nn.Module) -> dict[str, int]:
