@@ -10,5 +10,5 @@ from statetrack.lm.shards import Manifest as Manifest
 from statetrack.lm.text import Text as Text
 from statetrack.lm.text import load_text as load_text
 from statetrack.lm.text import read_documents as read_documents
-from statetrack.lm.tokenize import sources_of as sources_of
-from statetrack.lm.tokenize import tokenize as tokenize
+from statetrack.lm.tokenization import sources_of as sources_of
+from statetrack.lm.tokenization import tokenize as tokenize

@@ -190,7 +190,9 @@ def verify(manifest: Manifest) -> None:
         known = {}
     right = dict(known)
     width = np.dtype(DTYPES[manifest.dtype]).itemsize
-    wanted = {"tokenizer.json": (None, manifest.tokenizer_sha256)}
+    wanted: dict[str, tuple[int | None, str]] = {
+        "tokenizer.json": (None, manifest.tokenizer_sha256)
+    }
     for one in manifest.shards():
         wanted[f"{one.name}.bin"] = (one.tokens * width, one.sha256)
         wanted[f"{one.name}.ends"] = (one.documents * 8, one.ends_sha256)

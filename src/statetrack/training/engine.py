@@ -158,7 +158,7 @@ class Engine:
         self.step, self.solved[run] = position["step"], position["solved"]
 
 
-def train(config: RunConfig, *, device: torch.device | str = "cpu") -> Iterator[Record]:
+def train(config: Any, *, device: torch.device | str = "cpu") -> Iterator[Record]:
     """Trains, and yields every record as it comes; nothing is written to disk.
 
     >>> from statetrack.models import paper_config

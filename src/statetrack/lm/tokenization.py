@@ -38,6 +38,7 @@ JOB_BYTES = 2**25
 SAMPLE_BYTES = 10**8
 """Text that a tokenizer is trained on at most."""
 JOBS = ".jobs"
+TRAINED = f"{JOBS}/trained.json"
 SPLITS = ("train", "validation")
 
 Progress = Callable[[int, int, int], None]
@@ -171,11 +172,12 @@ def tokenize(
         path = out / TOKENIZER
         if tokenizer is not None:
             tokenizer.tokenizer.save(str(path))
-        elif not path.exists() or len(Text.read(path)) != vocab_size:
+        elif not path.exists() or not _was_trained(out, vocab_size):
             sample = _sample(jobs, tuple(hold_out), hold_out_share)
             say(f"training a tokenizer of {vocab_size} tokens on {len(sample)} texts")
             trained = Text.train(sample, vocab_size)
             write_atomically(path, trained.tokenizer.to_str(pretty=True).encode())
+            write_json(out / TRAINED, {"vocab_size": vocab_size, "sha256": checksum_of(path)})
         text = Text.read(path)
         last = text.tokenizer.token_to_id(end)
         if last is None:
@@ -204,6 +206,15 @@ def tokenize(
     if skipped:
         say(f"{len(skipped)} files are not UTF-8 and were left out, the first is {skipped[0]}")
     return manifest
+
+
+def _was_trained(out: Path, vocab_size: int) -> bool:
+    """Whether the tokenizer that is there was trained here, at this size."""
+    try:
+        known = json.loads((out / TRAINED).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return bool(known == {"vocab_size": vocab_size, "sha256": checksum_of(out / TOKENIZER)})
 
 
 def _jobs(sources: Sequence[Source]) -> list[Job]:
