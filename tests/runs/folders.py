@@ -30,6 +30,10 @@ class Config(RunDescription):
     def build(self) -> Any:
         raise NotImplementedError
 
+    @property
+    def subject(self) -> str:
+        return "test"
+
 
 KINDS[Config.KIND] = f"{__name__}:Config"
 

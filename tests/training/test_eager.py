@@ -45,7 +45,7 @@ def test_dropout_goes_on_where_it_was_cut() -> None:
 
 def test_evaluation_drops_nothing_out() -> None:
     engine = Engine([with_dropout()])
-    tallies = [engine.executor.tally(engine.validation) for _ in range(2)]
+    tallies = [engine.executor.tally(engine.executor.validation) for _ in range(2)]
     assert torch.equal(tallies[0].loss, tallies[1].loss)
     assert engine.executor.model.training
 

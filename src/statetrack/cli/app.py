@@ -47,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _say(_told(error, words), 1 if _diverged(error) else 2)
     except Exception as error:
+        if type(error).__name__ == "Elsewhere":  # another process of the same run has told it
+            return 2
         if debug:
             raise
         kind = type(error).__name__
@@ -106,9 +108,10 @@ def commands() -> tuple[Callable[..., int], ...]:
 def groups() -> dict[str, tuple[str, tuple[Callable[..., int], ...]]]:
     """Commands of two words: what the first stands for, and every second one."""
     from statetrack.cli.lm import convert, evaluate, generate
+    from statetrack.cli.pretrain import pretrain, tokenize
 
-    about = "Language models: generate text, measure loss, convert checkpoints."
-    return {"lm": (about, (generate, evaluate, convert))}
+    about = "Language models: tokenize text, pretrain, generate text, measure loss, convert."
+    return {"lm": (about, (tokenize, pretrain, generate, evaluate, convert))}
 
 
 def build() -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.functional import cross_entropy
 from torch.nn.functional import linear as product
+from torch.utils.checkpoint import checkpoint
 
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
@@ -17,13 +18,12 @@ from statetrack.models import folder as folders
 from statetrack.models._tokens import ModelState, TokenModel
 from statetrack.models.config import CausalLMConfig
 from statetrack.models.generation import Prompts, Sampling, generate, stream
+from statetrack.models.loss import CHUNK, linear_cross_entropy
 
 __all__ = ["CausalLM"]
 
 OUTPUTS = ("out_proj", "down_proj")
 """Projections of these names write to the residual stream."""
-SCORED = 2048
-"""Tokens whose scores are in memory at once when losses are asked for."""
 
 
 class CausalLM(TokenModel):
@@ -87,15 +87,42 @@ class CausalLM(TokenModel):
         cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
     ) -> tuple[Float[Tensor, "batch time"], ModelState]:
-        """-log p(target) in float32 after every token, without all scores in memory at once."""
+        """-log p(target) in float32 after every token, without all scores in memory at once.
+
+        The backward pass computes the scores again; `loss` need not.
+        """
         x, state = self.features(tokens, state, cu_seqlens=cu_seqlens, mask=mask)
         found = [
-            cross_entropy(self.scores(part[None])[0].float(), wanted, reduction="none")
+            checkpoint(self._losses, part, wanted, use_reentrant=False)
             for part, wanted in zip(
-                x.flatten(0, 1).split(SCORED), targets.flatten().split(SCORED), strict=True
+                x.flatten(0, 1).split(CHUNK), targets.flatten().split(CHUNK), strict=True
             )
         ]
         return torch.cat(found).view(targets.shape), state
+
+    def _losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(self.scores(x[None])[0].float(), targets, reduction="none")
+
+    def loss(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        targets: Int[Tensor, "batch time"],
+        state: ModelState | None = None,
+        *,
+        cu_seqlens: ops.CuSeqlens | None = None,
+        z_loss: float = 0.0,
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "batch time"], ModelState]:
+        """What training minimises: the mean of -log p(target) + z_loss · (log Z)².
+
+        Also -log p(target) of every token, without a gradient. Scores are in memory for a few
+        tokens at a time and are computed once.
+        """
+        x, state = self.features(tokens, state, cu_seqlens=cu_seqlens)
+        table = self.embedding if self.head is None else self.head
+        mean, each = linear_cross_entropy(
+            x.flatten(0, 1), table.weight, targets.flatten(), z_loss=z_loss
+        )
+        return mean, each.view(targets.shape), state
 
     def generate(
         self,

@@ -20,7 +20,10 @@ from statetrack.models.config import CausalLMConfig
 __all__ = [
     "AUTO_MAP",
     "CONFIG",
+    "LOADER",
+    "LOADER_TEXT",
     "MODEL_TYPE",
+    "described",
     "expect_fit",
     "load",
     "read_config",
@@ -73,13 +76,17 @@ def save(folder: Path, config: CausalLMConfig, weights: Mapping[str, Tensor]) ->
     """Writes a model of ours."""
     folder.mkdir(parents=True, exist_ok=True)
     write_loader(folder)
-    described = {
+    write_folder(folder, described(config), weights)
+
+
+def described(config: CausalLMConfig) -> dict[str, Any]:
+    """What config.json says of a model of ours."""
+    return {
         "architectures": ["StatetrackForCausalLM"],
         "auto_map": AUTO_MAP,
         "model_type": MODEL_TYPE,
         "model": config.to_dict(),
     }
-    write_folder(folder, described, weights)
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:

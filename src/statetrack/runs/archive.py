@@ -46,7 +46,7 @@ __all__ = ["ArchivedRun", "archived_runs", "line_of", "numbers_of", "store"]
 
 RUNS, FULL = "runs", "records"
 KEYS = ("fingerprint", "former", "config", "info", "done", "audit", "series", "lengths")
-COLUMNS = ("step", "length", "length_min", "count", "operations")
+COLUMNS = ("step", "length", "length_min", "count", "operations", "domain")
 LEFT_OUT = ("lr", "grad_norm")
 
 
@@ -240,7 +240,7 @@ def numbers_of(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[di
     for record in records:
         kind = series if record.overall else lengths
         if record.metric not in LEFT_OUT:
-            key = (record.split, record.metric, record.operations is None)
+            key = (record.split, record.metric, record.operations is None, record.domain)
             kind.setdefault(key, []).append(record)
     last = [_last(rows) for rows in lengths.values()]
     return [columns_of(rows) for rows in series.values()], [columns_of(rows) for rows in last]

@@ -5,18 +5,24 @@ checkpoints/step-00002000/
     position.json       step, size and checksum of the records so far, time spent so far
     COMPLETE            written last: sha256 of the other two
 
+Several processes that train one run write a file each instead of state.safetensors, in the format
+of torch's distributed checkpoints. Any number of processes reads either: `read_into`.
+
 Every function takes the run's folder.
 """
 
 import json
 import math
+import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from statetrack.runs import ranks
 from statetrack.runs.files import (
     TEMPORARY,
     checksum,
@@ -24,13 +30,24 @@ from statetrack.runs.files import (
     json_bytes,
     read_json,
     remove,
+    write_atomically,
     write_folder_atomically,
 )
 from statetrack.runs.folder import CHECKPOINTS, RECORDS
 from statetrack.runs.tensors import load_tensors, save_tensors
 from statetrack.runs.warn import warn
 
-__all__ = ["Checkpoint", "clear", "drop_after", "newest", "place", "save"]
+__all__ = [
+    "Checkpoint",
+    "begin_parts",
+    "clear",
+    "drop_after",
+    "end_parts",
+    "newest",
+    "place",
+    "read_into",
+    "save",
+]
 
 KEPT = 2
 STATE, POSITION, COMPLETE = "state.safetensors", "position.json", "COMPLETE"
@@ -41,7 +58,8 @@ NAME = re.compile(r"step-(\d{8,})")
 class Checkpoint:
     """A run at rest.
 
-    `position` has at least `step`, `records_bytes`, `records_sha256` and `wall_s`.
+    `position` has at least `step`, `records_bytes`, `records_sha256` and `wall_s`. The tensors of a
+    large one are left where they are, for `read_into`.
     """
 
     tensors: dict[str, Tensor]
@@ -60,11 +78,57 @@ def save(run: Path, checkpoint: Checkpoint) -> None:
     sums = json_bytes({STATE: checksum(state), POSITION: checksum(position)})
     path = place(run, checkpoint.step)
     write_folder_atomically(path, {STATE: state, POSITION: position, COMPLETE: sums})
+    _drop_old(run)
+
+
+def begin_parts(run: Path, step: int) -> Path:
+    """An empty folder, for each process to write its part of a checkpoint to."""
+    path = place(run, step)
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    remove(temporary)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def end_parts(run: Path, temporary: Path, position: dict[str, Any]) -> None:
+    """All parts are on the disk: they become a checkpoint, and all but the newest `KEPT` go."""
+    write_atomically(temporary / POSITION, json_bytes(position))
+    sums = {path.name: checksum_of(path) for path in sorted(temporary.iterdir())}
+    write_atomically(temporary / COMPLETE, json_bytes(sums))
+    path = place(run, position["step"])
+    remove(path)
+    os.replace(temporary, path)
+    _drop_old(run)
+
+
+def read_into(run: Path, step: int, tensors: dict[str, Tensor]) -> None:
+    """Fills `tensors`, which may be distributed, from the checkpoint at `step`."""
+    from torch.distributed import checkpoint as distributed  # slow to import
+
+    path = place(run, step)
+    reader = distributed.HuggingFaceStorageReader(str(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that one process is alone is no surprise
+            distributed.load(
+                tensors,
+                storage_reader=reader,
+                process_group=ranks.saving(),
+                no_dist=ranks.world() == 1,
+            )
+    except distributed.CheckpointException as error:  # a BaseException
+        reasons = {str(reason[0]) for reason in error.failures.values()}
+        raise ValueError(f"{path} does not fit: {'; '.join(sorted(reasons))}") from None
+
+
+def _drop_old(run: Path) -> None:
     for step in _steps(run)[KEPT:]:
         remove(place(run, step))
 
 
-def newest(run: Path, *, steps: int, before: int | None = None) -> Checkpoint | None:
+def newest(
+    run: Path, *, steps: int, before: int | None = None, large: bool = False
+) -> Checkpoint | None:
     """The newest checkpoint to go on from, of those before step `before` if that is given.
 
     It is whole, lies before the run's last step `steps`, and the records are still those it was
@@ -76,7 +140,7 @@ def newest(run: Path, *, steps: int, before: int | None = None) -> Checkpoint | 
         if before is not None and step >= before:
             continue
         try:
-            checkpoint = _load(place(run, step), step, steps)
+            checkpoint = _load(place(run, step), step, steps, large)
             _check_records(run / RECORDS, checkpoint.position)
         except (OSError, ValueError, RecursionError) as error:
             warn(f"checkpoint {place(run, step)} is passed over: {error}")
@@ -108,18 +172,17 @@ def _steps(run: Path) -> list[int]:
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
-def _load(path: Path, step: int, steps: int) -> Checkpoint:
+def _load(path: Path, step: int, steps: int, large: bool) -> Checkpoint:
     if not (path / COMPLETE).exists():
         raise ValueError(f"it has no {COMPLETE} marker")
     sums = read_json(path / COMPLETE)
-    contents = {name: (path / name).read_bytes() for name in (STATE, POSITION)}
-    for name, content in contents.items():
-        if checksum(content) != sums.get(name):
+    for name in {*sums, POSITION} if large else (STATE, POSITION):
+        if checksum_of(path / name) != sums.get(name):
             raise ValueError(f"{name} does not have the checksum it was written with")
-    position = json.loads(contents[POSITION])
+    position = json.loads((path / POSITION).read_bytes())
     if not _is_position(position) or position["step"] != step or not 0 < step < steps:
         raise ValueError(f"{POSITION} is not that of a run at step {step} of {steps}")
-    return Checkpoint(load_tensors(contents[STATE]), position)
+    return Checkpoint({} if large else load_tensors((path / STATE).read_bytes()), position)
 
 
 def _is_position(value: Any) -> bool:

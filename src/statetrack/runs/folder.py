@@ -34,14 +34,18 @@ CHECKPOINTS = "checkpoints"
 CONFIG, INFO, RECORDS = "config.json", "run.json", "records.jsonl"
 MODEL, DONE, ERROR, AUDIT = "model.safetensors", "DONE", "error.txt", "audit.json"
 
-KINDS = {"tagger": "statetrack.training.config:RunConfig"}
+KINDS = {
+    "tagger": "statetrack.training.config:RunConfig",
+    "lm": "statetrack.lm.config:PretrainConfig",
+}
 """What a run may train, and where its config is described."""
 
 
 def config_file(config: RunDescription) -> dict[str, Any]:
     """What config.json says."""
     schema = frozen_defaults()["schema"]
-    return {"schema": schema, "kind": config.KIND, "config": config.to_dict()}
+    own = {"schema": schema, "kind": config.KIND, "config": config.to_dict()}
+    return config.beside() | own
 
 
 def read_config(path: Path) -> Any:

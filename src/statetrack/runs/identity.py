@@ -23,6 +23,8 @@ class RunDescription(Config):
 
     KIND: ClassVar[str]
     """What the run trains; see `folder.KINDS`."""
+    LARGE: ClassVar[bool] = False
+    """Whether its checkpoints are written beside the training, and read in place."""
 
     @property
     def fingerprint(self) -> str:
@@ -32,6 +34,15 @@ class RunDescription(Config):
     @abstractmethod
     def build(self) -> Any:
         """The model, with weights of no meaning."""
+
+    @property
+    @abstractmethod
+    def subject(self) -> str:
+        """What is learnt, in a word."""
+
+    def beside(self) -> dict[str, Any]:
+        """What config.json says besides the config, for other readers of the folder."""
+        return {}
 
 
 def same_but_for(config: RunDescription, fields: Iterable[str] = ()) -> str:

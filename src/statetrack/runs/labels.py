@@ -15,7 +15,7 @@ def label(config: Any) -> str:
     >>> label(RunConfig(task="parity", model=model, steps=1, batch=1))
     'parity DeltaNet [-1, 1]'
     """
-    return f"{config.learns.name} {model_label(config)}"
+    return f"{config.subject} {model_label(config)}"
 
 
 def model_label(config: Any, *, with_range: bool = True) -> str:

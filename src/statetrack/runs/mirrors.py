@@ -17,6 +17,7 @@ def tag(record: Record) -> str:
     """
     place = "" if record.length is None else f"/length_{record.length}"
     place += "" if record.operations is None else f"/operations_{record.operations}"
+    place += "" if record.domain is None else f"/{record.domain}"
     return f"{record.split}/{record.metric}{place}"
 
 

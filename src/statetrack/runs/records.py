@@ -18,8 +18,10 @@ class Record:
 
     Attributes:
         step: how many optimiser steps the model had taken.
-        split: `train`, `validation` or `test`.
-        metric: `loss`, `accuracy`, `scaled_accuracy`, `sequence_accuracy`, `lr`, `grad_norm`;
+        split: `train`, `validation` or `test`; `machine` for what depends on the hardware and the
+            hour, which no resumed run repeats.
+        metric: `loss`, `accuracy`, `scaled_accuracy`, `sequence_accuracy`, `lr`, `grad_norm`,
+            `spike`; of the machine `tokens_per_s`, `mfu`, `memory_gb`;
             `window_accuracy` is not the model's, but that of an oracle.
         value: the number.
         length: how many tokens the model had read, [BOS] among them; `None` for a number over all
@@ -29,6 +31,7 @@ class Record:
         operations: where the number is for answers that so many operations have changed since they
             were last shown, their number; of a range (3..4, 5..8, ...) its end. For an oracle the
             number of operations that it knows.
+        domain: where the number is for one kind of text, its name.
     """
 
     step: int
@@ -39,17 +42,18 @@ class Record:
     length_min: int | None = None
     count: int | None = None
     operations: int | None = None
+    domain: str | None = None
 
     @property
     def overall(self) -> bool:
-        """Whether it is over all lengths and all operations."""
-        return self.length is None and self.operations is None
+        """Whether it is over all lengths, operations and domains."""
+        return (self.length, self.operations, self.domain) == (None, None, None)
 
     def to_json(self) -> str:
         """One line without its end. Optional fields that say nothing are left out."""
         row: dict[str, Any] = {"step": self.step, "split": self.split, "length": self.length}
         row |= {"metric": self.metric, "value": self.value}
-        for name in ("length_min", "count", "operations"):
+        for name in ("length_min", "count", "operations", "domain"):
             if getattr(self, name) is not None:
                 row[name] = getattr(self, name)
         return json.dumps(row, allow_nan=False)
@@ -121,6 +125,8 @@ def checked(record: Record) -> Record:
     """The record; a `ValueError` if it cannot be one."""
     if type(record.step) is not int or type(record.length) not in (int, type(None)):
         raise ValueError(f"step {record.step!r} and length {record.length!r} must be whole numbers")
+    if type(record.domain) not in (str, type(None)):
+        raise ValueError(f"domain {record.domain!r} must be a text")
     if not abs(record.value) < math.inf:  # JSON as Python reads it has NaN and Infinity
         raise ValueError(f"its value is {record.value}")
     return record

@@ -25,7 +25,9 @@ def cell(config: RunDescription) -> str:
 
 
 def best_rate(runs: Iterable[AnyRun], metric: str) -> tuple[float | None, list[AnyRun]]:
-    """The rate whose finished runs have the greatest median of `metric`, and those runs.
+    """The rate whose finished runs have the best median of `metric`, and those runs.
+
+    The best is the greatest, of a loss the least.
 
     Of equal medians the smallest rate is taken; `(None, [])` where no run has a value.
     """
@@ -36,7 +38,7 @@ def best_rate(runs: Iterable[AnyRun], metric: str) -> tuple[float | None, list[A
     if not by_rate:
         return None, []
     medians = {rate: statistics.median(values_of(by_rate[rate], metric)) for rate in by_rate}
-    rate = max(sorted(by_rate), key=medians.__getitem__)
+    rate = max(sorted(by_rate), key=lambda rate: _worth(medians[rate], metric))
     return rate, by_rate[rate]
 
 
@@ -47,9 +49,16 @@ def best_run(runs: Iterable[AnyRun], metric: str) -> AnyRun | None:
     """
     _, chosen = best_rate(runs, metric)
     ordered = sorted(chosen, key=lambda run: (run.config.seed, run.config.fingerprint))
-    return max(ordered, key=lambda run: run.last(metric) or float("-inf"), default=None)
+    return max(ordered, key=lambda run: _worth(run.last(metric), metric), default=None)
 
 
 def values_of(runs: Iterable[StoredRun], metric: str) -> list[float]:
     """The last value of every run that has one."""
     return [value for run in runs if (value := run.last(metric)) is not None]
+
+
+def _worth(value: float | None, metric: str) -> float:
+    """The greater, the better."""
+    if value is None:
+        return float("-inf")
+    return -value if metric == "loss" else value

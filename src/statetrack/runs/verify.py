@@ -83,7 +83,9 @@ def _implausible(records: Path, step: int) -> list[str]:
         return [f"{records} is missing"]
     except (OSError, ValueError) as error:
         return [str(error)]
-    places = {(r.step, r.split, r.metric, r.length, r.length_min, r.operations) for r in rows}
+    places = {
+        (r.step, r.split, r.metric, r.length, r.length_min, r.operations, r.domain) for r in rows
+    }
     if len(places) < len(rows):
         return [f"{records} has numbers twice"]
     if max((r.step for r in rows), default=0) != step:

@@ -40,10 +40,11 @@ from statetrack.runs.folder import (
 )
 from statetrack.runs.identity import RunDescription
 from statetrack.runs.records import JsonLines, Record, Sink
+from statetrack.runs.saving import Saver
 from statetrack.runs.tensors import save_tensors
 from statetrack.runs.verify import SUMS, problems
 
-__all__ = ["Writer", "claim", "clean"]
+__all__ = ["Follower", "Writer", "claim", "clean"]
 
 
 @contextlib.contextmanager
@@ -101,7 +102,8 @@ def clean(run: Run) -> None:
 class Writer:
     """Where the numbers of one run go while it trains; the folder must be claimed.
 
-    Its records go on after those of `start`, or begin anew. `info` is what run.json says.
+    Its records go on after those of `start`, or begin anew. `info` is what run.json says. With
+    `beside`, checkpoints are written beside the training.
     """
 
     def __init__(
@@ -111,12 +113,14 @@ class Writer:
         start: Checkpoint | None = None,
         *,
         mirrors: Sequence[Sink] = (),
+        beside: bool = False,
     ) -> None:
         if Run(folder).finished:
             raise ValueError(f"{folder} has finished; its records are never written again")
         position = {"wall_s": 0.0, "records_bytes": 0, "step": 0}
         position |= {} if start is None else start.position
         self._folder, self._mirrors = folder, mirrors
+        self._saver = Saver(folder) if beside else None
         self._started = time.monotonic() - position["wall_s"]
         self._info = {**info, "resumed_at": position["step"]}
         checkpoints.drop_after(folder, int(position["step"]))  # their records are cut off next
@@ -136,7 +140,10 @@ class Writer:
             "records_sha256": self._lines.checksum,
             "wall_s": self._wall_s,
         }
-        checkpoints.save(self._folder, Checkpoint(tensors, position | own))
+        if self._saver is not None:
+            self._saver.save(tensors, position | own)
+        else:
+            checkpoints.save(self._folder, Checkpoint(tensors, position | own))
 
     def finish(
         self,
@@ -145,10 +152,18 @@ class Writer:
         step: int,
         solved: bool,
         backends: Mapping[str, Sequence[str]] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """The run has ended; `backends` are those its ops have used, by op."""
+        """The run has ended; `backends` are those its ops have used, by op.
+
+        `files` go beside the weights.
+        """
+        if self._saver is not None:
+            self._saver.wait()
         wall_s, model = self._wall_s, save_tensors(weights)
         self._lines.sync()
+        for name, content in (files or {}).items():
+            write_atomically(self._folder / name, content)
         write_atomically(self._folder / MODEL, model)
         used = {} if backends is None else {"backends": dict(backends)}
         write_json(self._folder / INFO, self._info | used | {"wall_s": wall_s})
@@ -162,6 +177,8 @@ class Writer:
         clean(Run(self._folder))
 
     def close(self) -> None:
+        if self._saver is not None:
+            self._saver.wait()
         self._lines.close()
         for mirror in self._mirrors:
             mirror.close()
@@ -169,3 +186,30 @@ class Writer:
     @property
     def _wall_s(self) -> float:
         return time.monotonic() - self._started
+
+
+class Follower:
+    """What the other processes of a run have in place of a `Writer`: their part of checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._saver = Saver(folder)
+
+    def write(self, rows: list[Record]) -> None:
+        pass
+
+    def keep(self, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
+        self._saver.save(tensors, position)
+
+    def finish(
+        self,
+        weights: dict[str, Tensor],
+        *,
+        step: int,
+        solved: bool,
+        backends: Mapping[str, Sequence[str]] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self._saver.wait()
+
+    def close(self) -> None:
+        self._saver.wait()

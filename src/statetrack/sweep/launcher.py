@@ -11,7 +11,6 @@ import torch
 
 from statetrack.runs.errors import keep_error
 from statetrack.runs.files import InUse
-from statetrack.training.config import RunConfig
 from statetrack.training.run import Watcher, run, run_together
 
 __all__ = ["Group", "Launcher", "attempt", "train_group"]
@@ -20,8 +19,8 @@ POLL_S = 0.5
 PATIENCE_S = 600.0
 """How long a worker waits for a run that another process holds."""
 
-Group = Sequence[RunConfig]
-"""Runs that train together, in one job: on the CPU one, on a GPU those that can be stacked."""
+Group = Sequence[Any]
+"""Configs of runs that train together, in one job: on a GPU those that can be stacked."""
 
 
 @runtime_checkable

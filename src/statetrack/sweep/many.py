@@ -19,7 +19,6 @@ from statetrack.sweep.progress import Silent, Watch
 from statetrack.sweep.ray import Ray
 from statetrack.sweep.slurm import slurm
 from statetrack.sweep.tail import Tail
-from statetrack.training.config import RunConfig
 from statetrack.training.stacked import MOST_RUNS, stacks
 
 __all__ = ["LAUNCHERS", "Sweep", "run_many"]
@@ -45,7 +44,7 @@ class Sweep:
 
 
 def run_many(
-    configs: Sequence[RunConfig],
+    configs: Sequence[Any],
     root: Path | str = "runs",
     *,
     workers: int | None = None,
@@ -107,7 +106,7 @@ def _checked(workers: int | None, launcher: str | Launcher, device: str) -> int 
 
 
 def _train(
-    groups: Sequence[list[RunConfig]],
+    groups: Sequence[list[Any]],
     root: Path,
     launcher: Launcher,
     workers: int | None,
@@ -163,11 +162,11 @@ def _begin(
 class _Attempts:
     """The runs of one job, and how often their worker was lost since their last new checkpoint."""
 
-    group: list[RunConfig]
+    group: list[Any]
     root: Path
     losses: int = 0
     reached: str = ""
-    tails: list[tuple[RunConfig, Tail]] = field(default_factory=list)
+    tails: list[tuple[Any, Tail]] = field(default_factory=list)
 
     def begin(self, watch: Watch) -> tuple["_Attempts", "_Attempts"]:
         """The runs that nobody holds, and those that another process does.
@@ -195,7 +194,7 @@ class _Attempts:
                 lost = [one for one in lost if not keep_error(self._run(one).folder, text)]
         self._take_out([config for config in self.group if config not in lost], watch)
 
-    def _take_out(self, over: list[RunConfig], watch: Watch) -> None:
+    def _take_out(self, over: list[Any], watch: Watch) -> None:
         self.group = [config for config in self.group if config not in over]
         for config in over:
             watch.ended(config, self._run(config))
@@ -206,13 +205,13 @@ class _Attempts:
         times = f"its worker was lost {self.losses} times without a new checkpoint in between"
         return f"{times}; the last time:\n{launcher.reason(job)}\n"
 
-    def _run(self, config: RunConfig) -> Run:
+    def _run(self, config: Any) -> Run:
         return Run(self.root / config.fingerprint)
 
-    def _is_over(self, config: RunConfig) -> bool:
+    def _is_over(self, config: Any) -> bool:
         run = self._run(config)
         return run.finished or run.error is not None
 
-    def _newest_checkpoint(self, config: RunConfig) -> str:
+    def _newest_checkpoint(self, config: Any) -> str:
         kept = (self.root / config.fingerprint / "checkpoints").glob("step-*")
         return max((path.name for path in kept), default="")

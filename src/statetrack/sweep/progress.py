@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 from statetrack.runs.folder import Run
 from statetrack.runs.labels import label
 from statetrack.runs.records import Record
-from statetrack.training.config import RunConfig
 
 __all__ = ["Progress", "Silent", "Watch"]
 
@@ -22,19 +21,19 @@ LINE_S = 10.0
 class Watch(Protocol):
     """Hears of all that happens in a sweep; `Progress` is one."""
 
-    def begin(self, configs: Sequence[RunConfig], root: Path, *, finished: int = 0) -> None:
+    def begin(self, configs: Sequence[Any], root: Path, *, finished: int = 0) -> None:
         """These are to be trained in `root`; so many of them are finished already."""
         ...
 
-    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+    def __call__(self, config: Any, rows: list[Record]) -> None:
         """A run trains and has reported `rows`, none of them if it has only begun."""
         ...
 
-    def held(self, config: RunConfig) -> None:
+    def held(self, config: Any) -> None:
         """A run waits for another process, which is training it."""
         ...
 
-    def ended(self, config: RunConfig, run: Run) -> None:
+    def ended(self, config: Any, run: Run) -> None:
         """A run has finished or failed."""
         ...
 
@@ -42,16 +41,16 @@ class Watch(Protocol):
 class Silent:
     """A `Watch` that tells nobody."""
 
-    def begin(self, configs: Sequence[RunConfig], root: Path, *, finished: int = 0) -> None:
+    def begin(self, configs: Sequence[Any], root: Path, *, finished: int = 0) -> None:
         pass
 
-    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+    def __call__(self, config: Any, rows: list[Record]) -> None:
         pass
 
-    def held(self, config: RunConfig) -> None:
+    def held(self, config: Any) -> None:
         pass
 
-    def ended(self, config: RunConfig, run: Run) -> None:
+    def ended(self, config: Any, run: Run) -> None:
         pass
 
 
@@ -87,7 +86,7 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def begin(self, configs: Sequence[RunConfig], root: Path, *, finished: int = 0) -> None:
+    def begin(self, configs: Sequence[Any], root: Path, *, finished: int = 0) -> None:
         """Says what is to be done."""
         self._total, self._over = len(configs), finished
         if len(configs) == 1:
@@ -100,7 +99,7 @@ class Progress:
                 "all runs", total=len(configs), completed=finished, note=""
             )
 
-    def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+    def __call__(self, config: Any, rows: list[Record]) -> None:
         """Says where `config` is; without rows it has only begun."""
         key = config.fingerprint
         is_first = key not in self._seen
@@ -117,11 +116,11 @@ class Progress:
             self._bars.reset(self._tasks[key])
         self._show(config, _note(seen), step=rows[-1].step)
 
-    def held(self, config: RunConfig) -> None:
+    def held(self, config: Any) -> None:
         """Says, once in a while, that the run is another's."""
         self._show(config, "another process trains it; waiting")
 
-    def ended(self, config: RunConfig, run: Run) -> None:
+    def ended(self, config: Any, run: Run) -> None:
         """Counts the run, says how it ended, and takes its bar away."""
         self._over += 1
         reason = (run.error or "it was interrupted").strip().splitlines()[-1]
@@ -138,7 +137,7 @@ class Progress:
             if task is not None:
                 self._bars.remove_task(task)
 
-    def _show(self, config: RunConfig, note: str, step: int = 0) -> None:
+    def _show(self, config: Any, note: str, step: int = 0) -> None:
         key = config.fingerprint
         if self._bars is not None:
             if key not in self._tasks:
@@ -156,7 +155,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-def _named(config: RunConfig) -> str:
+def _named(config: Any) -> str:
     """A run, told from the others of its sweep."""
     return f"{label(config)}, lr {config.optimizer.lr:g}, seed {config.seed}"
 
@@ -169,6 +168,10 @@ def _note(seen: dict[str, float]) -> str:
         if name in seen:
             parts.append(f"{name.split()[1].replace('_', ' ')} {seen[name]:.3f}")
             break
+    if "validation loss" in seen and "machine tokens_per_s" in seen:
+        parts.append(f"validation loss {seen['validation loss']:.3f}")
+    if "machine tokens_per_s" in seen:
+        parts.append(f"{seen['machine tokens_per_s']:,.0f} tokens/s")
     return ", ".join(parts)
 
 

@@ -52,12 +52,14 @@ class ScheduleConfig(Config):
     """The learning rate over time: linear from 0 to its peak, then a cosine down to a share of it.
 
     `warmup` is a share of the steps. The first step has learning rate 0 when there is a warm-up,
-    the last has `final` times the peak. `constant` stays at the peak after the warm-up.
+    the last has `final` times the peak. `constant` stays at the peak after the warm-up. `wsd` (warm
+    up, stay, decay) stays there too, and falls on a line in the last `cooldown` of the steps.
     """
 
-    shape: Literal["cosine", "constant"] = "cosine"
+    shape: Literal["cosine", "constant", "wsd"] = "cosine"
     warmup: Share = 0.1
     final: Share = 1e-3
+    cooldown: Share = 0.2
 
     def factor(self, step: int, steps: int) -> float:
         """The learning rate of step 0, 1, ..., steps - 1 as a share of its peak.
@@ -65,12 +67,19 @@ class ScheduleConfig(Config):
         >>> schedule = ScheduleConfig(warmup=0.1)
         >>> [round(schedule.factor(step, 101), 4) for step in (0, 5, 10, 55, 100)]
         [0.0, 0.5, 1.0, 0.5005, 0.001]
+        >>> schedule = ScheduleConfig(shape="wsd", warmup=0.1, final=0.0)
+        >>> [round(schedule.factor(step, 101), 4) for step in (5, 10, 80, 90, 100)]
+        [0.5, 1.0, 1.0, 0.5, 0.0]
         """
         warmup = int(self.warmup * steps)
         if step < warmup:
             return step / warmup
         if self.shape == "constant":
             return 1.0
+        if self.shape == "wsd":
+            falling = max(1, int(self.cooldown * steps))
+            left = (steps - 1 - step) / falling
+            return self.final + (1 - self.final) * min(1.0, left)
         progress = (step - warmup) / max(1, steps - 1 - warmup)
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
 
@@ -209,6 +218,10 @@ class RunConfig(RunDescription):
     def learns(self) -> Task:
         """What is learnt."""
         return tasks.get(self.task)
+
+    @property
+    def subject(self) -> str:
+        return self.learns.name
 
     @property
     def judge(self) -> Task:

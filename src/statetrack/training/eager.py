@@ -12,7 +12,7 @@ from statetrack._typing import Float, Int
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
-from statetrack.training.executor import Executor, Stretch
+from statetrack.training.executor import Stretch, TaskExecutor
 from statetrack.training.optimizer import make_optimizer
 from statetrack.training.packing import narrow
 from statetrack.training.precision import autocast
@@ -20,17 +20,15 @@ from statetrack.training.precision import autocast
 __all__ = ["Eager"]
 
 
-class Eager(Executor):
-    """An `Executor` for one run. The model is an ordinary module, the optimiser torch's AdamW."""
+class Eager(TaskExecutor):
+    """For one run. The model is an ordinary module, the optimiser torch's AdamW."""
 
-    def __init__(
-        self, configs: Sequence[RunConfig], device: torch.device, validation: list[Batch]
-    ) -> None:
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device) -> None:
         (config,) = configs
         self.config = config
         self.device = device
         self.task = config.learns
-        self.judge = config.judge
+        self.validation = evaluation.held_out(config, "validation", device)
         # The weights are drawn on the CPU: the same ones on every device.
         self.model = config.build(torch.Generator("cpu").manual_seed(config.seed)).to(device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
@@ -42,7 +40,7 @@ class Eager(Executor):
             loss, right, norm = self._train_step(at)
             losses.append(loss)
         # The losses stay on the device until here, so that a GPU is never waited for in between.
-        return Stretch([torch.stack(losses).tolist()], [right.item()], [norm.item()])
+        return Stretch([torch.stack(losses).tolist()], [norm.item()], [right.item()])
 
     def _train_step(self, at: int) -> tuple[Tensor, Tensor, Tensor]:
         """One optimiser step; the loss, the accuracy and the norm of the gradient before it."""
@@ -95,7 +93,7 @@ class Eager(Executor):
 
         self.model.eval()
         try:
-            return evaluation.tally(predict, batches, runs=1, task=self.judge)
+            return evaluation.tally(predict, batches, runs=1, task=self.config.judge)
         finally:
             self.model.train()
 

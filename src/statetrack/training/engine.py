@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -9,13 +10,15 @@ from torch import Tensor
 
 from statetrack._amx import avoid_amx_trap
 from statetrack.runs.records import Record
-from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.eager import Eager
 from statetrack.training.executor import Executor, Stretch
 from statetrack.training.stacked import Stacked, can_stack, stacks
 
-__all__ = ["Engine", "NonFiniteLoss", "train"]
+__all__ = ["EXECUTORS", "Engine", "NonFiniteLoss", "train"]
+
+EXECUTORS = {"lm": "statetrack.lm.pretrainer:Pretrainer"}
+"""Kind of run -> what trains it; taggers have two, see `Engine`."""
 
 
 class NonFiniteLoss(RuntimeError):
@@ -30,12 +33,13 @@ class Engine:
     whatever executor it was begun with. A run ends at the last step, when it is solved
     (`solved[r]`), or when its loss or gradient is not finite (`failed[r]`); the others go on.
 
-    On a CPU one run trains eagerly; several, and every run on a GPU, train stacked if they can.
+    On a CPU one tagger trains eagerly; several, and every one on a GPU, train stacked if they can.
+    Runs of another kind have one executor.
     """
 
     def __init__(
         self,
-        configs: Sequence[RunConfig],
+        configs: Sequence[Any],
         *,
         device: torch.device | str = "cpu",
         executor: type[Executor] | None = None,
@@ -49,15 +53,19 @@ class Engine:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.config = self.configs[0]
-        self.judge = self.config.judge
         self.step = 0
         self.solved = [False] * len(self.configs)
         self.failed: list[NonFiniteLoss | None] = [None] * len(self.configs)
-        self.validation = evaluation.held_out(self.config, "validation", self.device)
-        if executor is None:
-            alone = len(self.configs) == 1 and self.device.type == "cpu"
-            executor = Eager if alone or not can_stack(self.config) else Stacked
-        self.executor: Executor = executor(self.configs, self.device, self.validation)
+        executor = executor or self._usual_executor()
+        self.executor: Executor = executor(self.configs, self.device)
+
+    def _usual_executor(self) -> type[Executor]:
+        if self.config.KIND in EXECUTORS:
+            module, _, name = EXECUTORS[self.config.KIND].partition(":")
+            found: type[Executor] = getattr(import_module(module), name)
+            return found
+        alone = len(self.configs) == 1 and self.device.type == "cpu"
+        return Eager if alone or not can_stack(self.config) else Stacked
 
     @property
     def active(self) -> list[int]:
@@ -80,7 +88,7 @@ class Engine:
         rows = {}
         for r in active:
             losses, norm = stretch.losses[r], stretch.grad_norm[r]
-            self.failed[r] = _non_finite(self.configs[r], self.step, losses, norm)
+            self.failed[r] = self._non_finite(self.configs[r], losses, norm)
             if self.failed[r] is None:
                 rows[r] = self._training_rows(r, stretch)
         due = self.step % config.evaluation.every == 0 or self.step == config.steps
@@ -92,33 +100,46 @@ class Engine:
     def _training_rows(self, run: int, stretch: Stretch) -> list[Record]:
         own, losses = self.configs[run], stretch.losses[run]
         rate = own.optimizer.lr * own.schedule.factor(self.step - 1, own.steps)
+        rows = [Record(self.step, "train", "loss", math.fsum(losses) / len(losses))]
+        if stretch.accuracy is not None:
+            rows.append(Record(self.step, "train", "accuracy", stretch.accuracy[run]))
         return [
-            Record(self.step, "train", "loss", math.fsum(losses) / len(losses)),
-            Record(self.step, "train", "accuracy", stretch.accuracy[run]),
+            *rows,
             Record(self.step, "train", "lr", rate),
             Record(self.step, "train", "grad_norm", stretch.grad_norm[run]),
+            *stretch.rows.get(run, ()),
         ]
 
     def _evaluate(self, rows: dict[int, list[Record]]) -> None:
         """Adds validation rows; for a run that ends here also the test set, by every length."""
-        counts = self.executor.tally(self.validation).counts()
-        for r in rows:
+        judged = self.executor.judge("validation")
+        for r in rows if judged else ():
             goal = self.configs[r].stop_at
-            self.solved[r] = goal is not None and evaluation.score(self.judge, counts[r]) >= goal
+            self.solved[r] = goal is not None and judged[r].reaches(goal)
         ended = [r for r in rows if r not in self.active]
-        for r in rows:
-            rows[r] += self._evaluated("validation", counts[r], every_length=r in ended)
+        for r in rows if judged else ():
+            rows[r] += judged[r].records(self.step, every_length=r in ended)
         if ended:
-            test = evaluation.held_out(self.config, "test", self.device)
-            tested = self.executor.tally(test).counts()
-            for r in ended:
-                rows[r] += self._evaluated("test", tested[r], every_length=True)
+            tested = self.executor.judge("test")
+            for r in ended if tested else ():
+                rows[r] += tested[r].records(self.step, every_length=True)
 
-    def _evaluated(
-        self, split: str, counts: evaluation.Counts, *, every_length: bool
-    ) -> list[Record]:
-        return evaluation.records_of(
-            self.judge, counts, step=self.step, split=split, every_length=every_length
+    def _non_finite(
+        self, config: Any, losses: list[float], last_norm: float
+    ) -> NonFiniteLoss | None:
+        """The error of a run whose last losses, or whose gradient at the end, are not finite."""
+        values = [("loss", loss) for loss in losses] + [("gradient", last_norm)]
+        bad = next((i for i, (_, value) in enumerate(values) if not math.isfinite(value)), None)
+        if bad is None:
+            return None
+        what, value = values[bad]
+        at = self.step - len(losses) + min(bad, len(losses) - 1)
+        lr = config.optimizer.lr * config.schedule.factor(at, config.steps)
+        data = self.executor.data_of(at)
+        return NonFiniteLoss(
+            f"the {what} became {value} at step {at} (learning rate {lr:.3g}); "
+            + _likely_cause(losses[:bad], config)
+            + (f". The step read {data}" if data else "")
         )
 
     def state(self, run: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -137,7 +158,7 @@ class Engine:
         self.step, self.solved[run] = position["step"], position["solved"]
 
 
-def train(config: RunConfig, *, device: torch.device | str = "cpu") -> Iterator[Record]:
+def train(config: Any, *, device: torch.device | str = "cpu") -> Iterator[Record]:
     """Trains, and yields every record as it comes; nothing is written to disk.
 
     >>> from statetrack.models import paper_config
@@ -153,24 +174,7 @@ def train(config: RunConfig, *, device: torch.device | str = "cpu") -> Iterator[
         raise engine.failed[0]
 
 
-def _non_finite(
-    config: RunConfig, step: int, losses: list[float], last_norm: float
-) -> NonFiniteLoss | None:
-    """The error of a run whose losses up to `step`, or whose gradient there, are not finite."""
-    values = [("loss", loss) for loss in losses] + [("gradient", last_norm)]
-    bad = next((i for i, (_, value) in enumerate(values) if not math.isfinite(value)), None)
-    if bad is None:
-        return None
-    what, value = values[bad]
-    at = step - len(losses) + min(bad, len(losses) - 1)
-    lr = config.optimizer.lr * config.schedule.factor(at, config.steps)
-    return NonFiniteLoss(
-        f"the {what} became {value} at step {at} (learning rate {lr:.3g}); "
-        + _likely_cause(losses[:bad], config)
-    )
-
-
-def _likely_cause(before: list[float], config: RunConfig) -> str:
+def _likely_cause(before: list[float], config: Any) -> str:
     """A guess from the losses of the last steps, in words."""
     if len(before) >= 2 and before[-1] > 2 * min(before):
         clip = "" if config.optimizer.clip_norm else " or optimizer.clip_norm=1.0"

@@ -1,6 +1,7 @@
 """`run` and `run_together`: training in run folders, skipped, resumed or started."""
 
 import contextlib
+import shutil
 import signal
 import threading
 import traceback
@@ -12,27 +13,26 @@ import torch
 
 from statetrack import ops
 from statetrack.layers import Layer
-from statetrack.runs import checkpoints
+from statetrack.runs import checkpoints, ranks
 from statetrack.runs.checkpoints import Checkpoint
 from statetrack.runs.environment import environment
 from statetrack.runs.errors import write_error
 from statetrack.runs.folder import Run
 from statetrack.runs.records import Record, Sink
 from statetrack.runs.warn import warn
-from statetrack.runs.writer import Writer, claim
-from statetrack.training.config import RunConfig
+from statetrack.runs.writer import Follower, Writer, claim
 from statetrack.training.engine import Engine, NonFiniteLoss
 from statetrack.training.executor import Executor
 from statetrack.training.stacked import Stacked, can_stack
 
 __all__ = ["run", "run_together"]
 
-Watcher = Callable[[RunConfig, list[Record]], None]
-"""Called with the new rows each time a run reports."""
+Watcher = Callable[[Any, list[Record]], None]
+"""Called with the config and the new rows each time a run reports."""
 
 
 def run(
-    config: RunConfig,
+    config: Any,
     root: Path | str = "runs",
     *,
     device: torch.device | str = "cpu",
@@ -45,7 +45,10 @@ def run(
     never been killed (bit for bit on the CPU with the same number of threads). Ctrl-C saves a
     checkpoint at the next report and then stops. A failure leaves its traceback in error.txt and is
     raised; a finished run whose files have changed since is refused. `mirrors` get every record
-    that this call makes. On a GPU it is compiled, and a step is one CUDA graph.
+    that this call makes. On a GPU a tagger is compiled, and its step is one CUDA graph.
+
+    `config` is of any kind. Where several processes train one run (see `runs.ranks`), all of them
+    call this.
     """
     (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher)
     if error is not None:
@@ -54,7 +57,7 @@ def run(
 
 
 def run_together(
-    configs: Sequence[RunConfig],
+    configs: Sequence[Any],
     root: Path | str = "runs",
     *,
     device: torch.device | str = "cpu",
@@ -71,12 +74,12 @@ def run_together(
     return done
 
 
-Begun = tuple[Path, RunConfig, Checkpoint | None]
+Begun = tuple[Path, Any, Checkpoint | None]
 """A run's folder, its config, and where it goes on from."""
 
 
 def _run(
-    configs: Sequence[RunConfig],
+    configs: Sequence[Any],
     root: Path | str,
     executor: type[Executor] | None,
     device: torch.device,
@@ -86,18 +89,22 @@ def _run(
     """Trains them all to their ends; which of them have diverged."""
     errors: dict[Path, NonFiniteLoss] = {}
     with contextlib.ExitStack() as claims:
-        runs = [claims.enter_context(claim(root, config)) for config in configs]
-        pending = [(r.folder, c) for r, c in zip(runs, configs, strict=True) if not r.finished]
+        runs = [Run(Path(root) / config.fingerprint) for config in configs]
+        done = ranks.once(lambda: _claimed(configs, root, claims))
+        pending = [(r.folder, c) for r, c in zip(runs, configs, strict=True) if r.name not in done]
         try:
-            queue = _common_starts(
-                [(folder, c, checkpoints.newest(folder, steps=c.steps)) for folder, c in pending]
-            )
+            queue = _common_starts([(folder, c, _newest(folder, c)) for folder, c in pending])
             while queue:
                 begun = queue.pop(0)
                 if watcher is not None:  # on a GPU compiling takes long, before the first report
                     for _, config, _ in begun:
                         watcher(config, [])
                 engine = Engine([c for _, c, _ in begun], device=device, executor=executor)
+                for folder, config, _ in begun:
+                    if config.LARGE:
+                        ranks.once(
+                            lambda folder=folder, engine=engine: _expect_room(folder, engine)
+                        )
                 older = _restore(engine, begun, device)
                 if older is not None:
                     queue[:0] = _common_starts(older)
@@ -106,14 +113,39 @@ def _run(
                 for (folder, _, _), error in zip(begun, engine.failed, strict=True):
                     if error is not None:
                         errors[folder] = error
-                        write_error(folder, f"{type(error).__name__}: {error}\n")
+                        if ranks.is_first():
+                            write_error(folder, f"{type(error).__name__}: {error}\n")
         except Exception:
             for folder, _ in pending:
-                if folder not in errors:
+                if folder not in errors and ranks.is_first():
                     with contextlib.suppress(OSError):  # on a full disk the first error counts
                         write_error(folder, traceback.format_exc())
             raise
     return runs, [errors.get(one.folder) for one in runs]
+
+
+def _claimed(configs: Sequence[Any], root: Path | str, claims: contextlib.ExitStack) -> set[str]:
+    """Holds every run; the names of those that have finished."""
+    runs = [claims.enter_context(claim(root, config)) for config in configs]
+    return {run.name for run in runs if run.finished}
+
+
+def _newest(folder: Path, config: Any, before: int | None = None) -> Checkpoint | None:
+    return ranks.once(
+        lambda: checkpoints.newest(folder, steps=config.steps, before=before, large=config.LARGE)
+    )
+
+
+def _expect_room(folder: Path, engine: Engine) -> None:
+    """The disk has room for the checkpoints and the weights; better now than in an hour."""
+    size = sum(value.nbytes for value in engine.executor.state(0).values())
+    free = shutil.disk_usage(folder).free
+    if free < (checkpoints.KEPT + 2) * size:
+        raise OSError(
+            f"{folder} is on a disk with {free / 1e9:.1f} GB left, and checkpoints of "
+            f"{size / 1e9:.1f} GB need {(checkpoints.KEPT + 2) * size / 1e9:.1f}: make room, or "
+            "give another folder"
+        )
 
 
 def _common_starts(begun: Sequence[Begun]) -> list[list[Begun]]:
@@ -128,7 +160,7 @@ def _common_starts(begun: Sequence[Begun]) -> list[list[Begun]]:
         if least == 0 and _step_of(start) == config.checkpoint_every:
             start = None
         elif _step_of(start) > least > 0:
-            older = checkpoints.newest(folder, steps=config.steps, before=least + 1)
+            older = _newest(folder, config, before=least + 1)
             start = older if _step_of(older) == least else start
         groups.setdefault(_step_of(start), []).append((folder, config, start))
     return list(groups.values())
@@ -148,14 +180,18 @@ def _restore(engine: Engine, begun: Sequence[Begun], device: torch.device) -> li
         if start is None:
             continue
         try:
-            engine.restore(index, start.tensors, start.position)
+            tensors = start.tensors
+            if config.LARGE:
+                tensors = engine.state(index)[0]
+                checkpoints.read_into(folder, start.step, tensors)
+            engine.restore(index, tensors, start.position)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             other_device = start.position.get("device", device.type) != device.type
             if other_device or isinstance(error, torch.OutOfMemoryError):
                 raise
             path = checkpoints.place(folder, start.step)
             warn(f"checkpoint {path} is passed over: {type(error).__name__}: {error}")
-            older = checkpoints.newest(folder, steps=config.steps, before=start.step)
+            older = _newest(folder, config, before=start.step)
             return [*begun[:index], (folder, config, older), *begun[index + 1 :]]
     return None
 
@@ -169,21 +205,28 @@ def _train(
 ) -> None:
     """Trains the runs of an engine to their ends."""
     info = environment(device) | _sizes(engine.executor.model) | {"runs_together": len(begun)}
+    info |= engine.executor.info()
     with (
         contextlib.ExitStack() as files,
         _patience() as told_to_stop,
         ops.record_backends() as backends,
     ):
         writers = [
-            files.enter_context(contextlib.closing(Writer(folder, info, start, mirrors=mirrors)))
-            for folder, _, start in begun
+            files.enter_context(
+                contextlib.closing(
+                    Writer(folder, info, start, mirrors=mirrors, beside=config.LARGE)
+                    if ranks.is_first()
+                    else Follower(folder)
+                )
+            )
+            for folder, config, start in begun
         ]
         for new in engine:
             for index, rows in new.items():
                 writers[index].write(rows)
                 if watcher is not None:
                     watcher(begun[index][1], rows)
-            stop = told_to_stop()
+            stop = ranks.any_rank(told_to_stop())
             for index in new:
                 if index not in engine.active:
                     weights = engine.executor.weights_of(index)
@@ -192,6 +235,7 @@ def _train(
                         step=engine.step,
                         solved=engine.solved[index],
                         backends=backends,
+                        files=engine.executor.files(),
                     )
                 elif stop or _is_due(begun[index][1], engine.step):
                     writers[index].keep(*engine.state(index))
@@ -199,34 +243,38 @@ def _train(
                 raise KeyboardInterrupt
 
 
-def _is_due(config: RunConfig, step: int) -> bool:
+def _is_due(config: Any, step: int) -> bool:
     """Whether a run that has not ended keeps a checkpoint at `step`."""
     return config.checkpoint_every is not None and step % config.checkpoint_every == 0
 
 
 @contextlib.contextmanager
 def _patience() -> Iterator[Callable[[], bool]]:
-    """Makes Ctrl-C wait until the runs rest at a report; whether it was pressed.
+    """Makes Ctrl-C, or a polite kill, wait until the runs rest at a report; whether there was one.
 
-    Pressed again, it stops at once. Where someone else handles it, that is left alone.
+    A second one stops at once. Where someone else handles it, that is left alone.
     """
     told = threading.Event()
-    usual = signal.default_int_handler
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     in_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
-    if not in_main or signal.getsignal(signal.SIGINT) is not usual:
-        yield told.is_set
-        return
+    ours = [s for s, handler in usual.items() if in_main and signal.getsignal(s) is handler]
 
-    def handle(*_: Any) -> None:
-        signal.signal(signal.SIGINT, usual)
+    def leave() -> None:
+        for number in ours:
+            signal.signal(number, usual[number])
+
+    def handle(number: int, _: Any) -> None:
+        leave()
         told.set()
-        warn("a checkpoint is saved at the next report; press Ctrl-C again to stop at once")
+        again = "press Ctrl-C again" if number == signal.SIGINT else "kill again"
+        warn(f"a checkpoint is saved at the next report; {again} to stop at once")
 
-    signal.signal(signal.SIGINT, handle)
+    for number in ours:
+        signal.signal(number, handle)
     try:
         yield told.is_set
     finally:
-        signal.signal(signal.SIGINT, usual)
+        leave()
 
 
 def _sizes(model: torch.nn.Module) -> dict[str, int]:

@@ -14,7 +14,7 @@ the work on this one. Losses leave the device when they are reported.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from statetrack.runs.identity import same_but_for
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
-from statetrack.training.executor import Executor, Stretch
+from statetrack.training.executor import Stretch, TaskExecutor
 from statetrack.training.folding import folded, norms_before_projections
 from statetrack.training.optimizer import decays
 from statetrack.training.packing import Layout, in_rows, packed, room_for
@@ -56,19 +56,24 @@ OWN = (
 """What the runs of a stack may differ in. They are evaluated in step, which is checked apart."""
 
 
-def can_stack(config: RunConfig) -> bool:
-    """Whether a run can be one of several, or be compiled: not with layers of your own or dropout.
+AnyRun = TypeVar("AnyRun", bound=Any)
+
+
+def can_stack(config: Any) -> bool:
+    """Whether a run can be one of several: a tagger, without layers of your own or dropout.
 
     Layers of your own may do what cannot be mapped over runs; dropout would need a stream of random
     numbers for each of them.
     """
+    if config.KIND != RunConfig.KIND:
+        return False
     backbone = config.model.backbone
     return backbone.dropout == 0 and all(mixer.layer in BUILT_IN for mixer in backbone.mixers)
 
 
-def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[RunConfig]]:
+def stacks(configs: Sequence[AnyRun], most: int = MOST_RUNS) -> list[list[AnyRun]]:
     """Groups of at most `most` configs that can train together, in the order they come."""
-    groups: dict[object, list[RunConfig]] = {}
+    groups: dict[object, list[AnyRun]] = {}
     for config in configs:
         in_step = (config.log_every, config.checkpoint_every, config.evaluation.every)
         own = None if can_stack(config) else config.fingerprint
@@ -80,19 +85,16 @@ def stacks(configs: Sequence[RunConfig], most: int = MOST_RUNS) -> list[list[Run
     ]
 
 
-class Stacked(Executor):
-    """An `Executor` for many runs of one architecture, or for one on a GPU."""
+class Stacked(TaskExecutor):
+    """For many runs of one architecture, or for one on a GPU."""
 
-    def __init__(
-        self, configs: Sequence[RunConfig], device: torch.device, validation: list[Batch]
-    ) -> None:
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device) -> None:
         self.configs = tuple(configs)
         self.device = device
-        self.validation = validation
         self.runs = len(self.configs)
         self.config = self.configs[0]
         self.task = self.config.learns
-        self.judge = self.config.judge
+        self.validation = evaluation.held_out(self.config, "validation", device)
 
         # The weights are drawn on the CPU: the same ones on every device.
         models = [c.build(torch.Generator("cpu").manual_seed(c.seed)) for c in self.configs]
@@ -112,7 +114,7 @@ class Stacked(Executor):
         compiled = partial(torch.compile, dynamic=False, fullgraph=True) if on_gpu else _as_it_is
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._train: Callable[[int], None] = self._train_steps
-        self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(validation)
+        self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(self.validation)
         self._captured = not on_gpu
 
     # ------------------------------------------------------------------------------- training
@@ -125,7 +127,7 @@ class Stacked(Executor):
         places = torch.arange(first, first + count) % len(self.buffers.losses)
         losses = self.buffers.losses[places.to(self.device)]
         return Stretch(
-            losses.T.tolist(), self.buffers.accuracy.tolist(), self.buffers.norm.tolist()
+            losses.T.tolist(), self.buffers.norm.tolist(), self.buffers.accuracy.tolist()
         )
 
     def _train_steps(self, count: int) -> None:
@@ -210,7 +212,7 @@ class Stacked(Executor):
             vectors = look_up(table, tokens.expand(self.runs, -1, -1))
             return vmap(self._scores, in_dims=(0, 0, None))(others, vectors, read_at)
 
-        return evaluation.tally(predict, batches, runs=self.runs, task=self.judge)
+        return evaluation.tally(predict, batches, runs=self.runs, task=self.config.judge)
 
     # -------------------------------------------------------------------------------- CUDA graphs
 

@@ -1,0 +1,466 @@
+"""The executor that pretrains: one language model, on one process or sharded over many.
+
+Letters: B sequences of a step over all processes, T tokens of one, W processes. Process w has the
+rows w·B/W to (w + 1)·B/W - 1. Matrices are sharded with torch's `fully_shard`, a block at a time;
+vectors (norms, gates, time scales) are few and small, stay whole and in fp32 on every process, and
+their gradients are summed here.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from statetrack._typing import Float
+from statetrack.lm.batches import Reader, Rows, packing_of_documents, rows_of
+from statetrack.lm.config import PretrainConfig
+from statetrack.lm.judge import Judged, Validation
+from statetrack.lm.machine import flops_per_token, measured_tflops, memory_gb
+from statetrack.lm.optimizer import Optimizer, local
+from statetrack.lm.sampler import Sampler
+from statetrack.lm.shards import Manifest, verify
+from statetrack.lm.spikes import Spikes
+from statetrack.lm.text import TOKENIZER
+from statetrack.models import CausalLM
+from statetrack.models.folder import LOADER, LOADER_TEXT
+from statetrack.runs import ranks
+from statetrack.runs.records import Record
+from statetrack.runs.warn import warn
+from statetrack.training.executor import Executor, Judgement, Stretch
+from statetrack.training.precision import autocast
+
+__all__ = ["Pretrainer"]
+
+NAMED = 3
+"""Rows that a message about a step names."""
+
+State = tuple[dict[str, Tensor], ...]
+
+
+class Pretrainer(Executor):
+    """An `Executor` for one language model."""
+
+    def __init__(self, configs: Sequence[PretrainConfig], device: torch.device) -> None:
+        (config,) = configs
+        self.config, self.device = config, device
+        self.rank, self.world = ranks.rank(), ranks.world()
+        self.manifest = ranks.once(lambda: _checked(config))
+        self.reader = Reader(self.manifest, "train", config.length)
+        self.sampler = Sampler(
+            self.reader.windows,
+            batch=config.batch,
+            seed=config.data_seed,
+            mixture=config.mixture,
+            streams=config.carry_state,
+        )
+        ranks.once(lambda: _expect_enough(config, self.sampler, self.world))
+        self.rows = config.batch // self.world
+        self.first_row = self.rank * self.rows
+        # The weights are drawn on the CPU: the same ones on every device and every process.
+        model = config.build(torch.Generator("cpu").manual_seed(config.seed)).to(device)
+        self.flops_per_token = flops_per_token(model)
+        self.size = sum(parameter.numel() for parameter in model.parameters())
+        self.whole = {name for name, p in model.named_parameters() if p.ndim < 2}
+        self.model: CausalLM = self._prepared(model)
+        self.optimizer = Optimizer(self.model, config.optimizer)
+        self.validation = Validation(self.manifest, config)
+        self.spikes = Spikes(config.spike_sigmas)
+        self.updates = 0
+        self.carried = self._empty_state() if config.carry_state else None
+        self.peak = config.peak_tflops or measured_tflops(device, config.precision)
+        self._row_losses: dict[int, Tensor] = {}
+
+    def _prepared(self, model: CausalLM) -> CausalLM:
+        """Sharded over the processes, compiled and told to recompute, as the config says."""
+        model.backbone.gradient_checkpointing = self.config.recompute
+        if self.config.compile == "blocks":
+            for block in model.backbone.blocks:
+                block.compile()
+        if self.world > 1:
+            _shard(model, self.device, self.config.precision)
+        return model
+
+    # ------------------------------------------------------------------------------- training
+
+    def step(self, first: int, count: int) -> Stretch:
+        begun = time.perf_counter()
+        sums = torch.zeros(2, len(self.reader.domains), dtype=torch.float64, device=self.device)
+        losses: list[Tensor] = []
+        self._row_losses = {}
+        skipped: set[int] = set()
+        for at in range(first, first + count):
+            loss, norm, was_skipped = self._train_step(at, sums)
+            losses.append(loss)
+            if was_skipped:
+                skipped.add(at)
+        values = torch.stack(losses).tolist()  # here, and nowhere before, a GPU is waited for
+        rows = self._reports(first, values, skipped)
+        rows += self._by_domain(first + count, sums)
+        rows += self._speed(first + count, count, time.perf_counter() - begun)
+        kept = [value for i, value in enumerate(values) if first + i not in skipped]
+        return Stretch([kept or values], [float(norm)], rows={0: rows})
+
+    def _train_step(self, at: int, sums: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """One step: the loss, the norm of the gradient, and whether the update was left out."""
+        config = self.config
+        if self.carried is not None and self.sampler.begins(at):
+            self.carried = self._empty_state()
+        mine = self.reader.rows(rows_of(self.sampler, at, self.first_row, self.rows))
+        size = config.micro_batch or self.rows
+        pieces = [slice(i, min(i + size, self.rows)) for i in range(0, self.rows, size)]
+        by_row: list[Tensor] = []
+        self.optimizer.zero_grad()
+        for piece in pieces:
+            if self.world > 1:  # gradients are summed over processes once a step
+                self.model.set_requires_gradient_sync(piece is pieces[-1])  # type: ignore[operator]
+            share = (piece.stop - piece.start) / self.rows
+            by_row.append(self._backward(mine, piece, share))
+        each = torch.cat(by_row)
+        self._row_losses[at] = each
+        domains = mine.domains.to(self.device)
+        sums[0].index_add_(0, domains, each.double())
+        sums[1].index_add_(0, domains, torch.ones_like(each, dtype=torch.float64))
+        loss = each.mean()
+        if self.world > 1:
+            dist.all_reduce(loss)
+            loss /= self.world
+        norm = self._clipped()
+        if config.skip_spikes and self._is_spike(loss):
+            return loss, torch.zeros_like(norm), True
+        self.optimizer.step(config.optimizer.lr * config.schedule.factor(at, config.steps))
+        self.updates += 1
+        return loss, norm, False
+
+    def _backward(self, mine: Rows, piece: slice, share: float) -> Float[Tensor, "rows"]:
+        """Adds the gradients of some rows; the loss of each."""
+        tokens, targets = mine.tokens[piece], mine.targets[piece]
+        start = None
+        if self.carried is not None:
+            start = tuple({k: v[piece] for k, v in layer.items()} for layer in self.carried)
+        with autocast(self.device, self.config.precision):
+            if self.config.documents == "packed":
+                loss, each, after = self._packed_loss(tokens, targets, start)
+            else:
+                loss, each, after = self.model.loss(
+                    self._here(tokens), self._here(targets), start, z_loss=self.config.z_loss
+                )
+        (loss * share).backward()
+        if self.carried is not None:
+            for kept, new in zip(self.carried, after, strict=True):
+                for key, value in kept.items():
+                    value[piece] = new[key].detach()
+        return each.mean(dim=1)
+
+    def _packed_loss(
+        self, tokens: Tensor, targets: Tensor, start: State | None
+    ) -> tuple[Tensor, Tensor, State]:
+        """Every document begins with an empty state, but the first of a row that continues."""
+        packing, first, last = packing_of_documents(tokens, self.manifest.end)
+        places = packing._replace(offsets=self._here(packing.offsets))
+        if start is not None:
+            sequences = packing.offsets.shape[1] - 1
+            first, last = self._here(first), self._here(last)
+            wide = []
+            for layer in start:
+                states = {k: v.new_zeros(sequences, *v.shape[1:]) for k, v in layer.items()}
+                wide.append({k: v.index_copy(0, first, layer[k]) for k, v in states.items()})
+            start = tuple(wide)
+        loss, each, after = self.model.loss(
+            self._here(tokens.reshape(1, -1)),
+            self._here(targets.reshape(1, -1)),
+            start,
+            cu_seqlens=places,
+            z_loss=self.config.z_loss,
+        )
+        if start is not None:
+            after = tuple({k: v[last] for k, v in layer.items()} for layer in after)
+        return loss, each.view(tokens.shape), after
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def _clipped(self) -> Float[Tensor, ""]:
+        """Sums and clips the gradients; their norm before."""
+        parameters = dict(self.model.named_parameters())
+        whole = [p.grad for n, p in parameters.items() if n in self.whole and p.grad is not None]
+        if self.world > 1 and whole:
+            flat = torch.cat([gradient.flatten() for gradient in whole])
+            dist.all_reduce(flat)
+            flat /= self.world
+            for gradient, part in zip(whole, flat.split([g.numel() for g in whole]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+        parts = [
+            local(p.grad)
+            for n, p in parameters.items()
+            if n not in self.whole and p.grad is not None
+        ]
+        square = _sum_of_squares(parts, self.device)
+        if self.world > 1:
+            dist.all_reduce(square)
+        norm = (square + _sum_of_squares(whole, self.device)).sqrt()
+        limit = self.config.optimizer.clip_norm
+        if limit is not None:
+            scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_([*parts, *whole], scale)
+        return norm
+
+    def _is_spike(self, loss: Tensor) -> bool:
+        found = self.spikes.is_one(float(loss)) if self.rank == 0 else False
+        return ranks.any_rank(found)
+
+    # -------------------------------------------------------------------------------- reports
+
+    def _reports(self, first: int, losses: list[float], skipped: set[int]) -> list[Record]:
+        """A row and a line for every spike; a loss that is not finite is the engine's to tell."""
+        rows = []
+        for i, loss in enumerate(losses):
+            at = first + i
+            was_spike = at in skipped if self.config.skip_spikes else self.spikes.is_one(loss)
+            if not was_spike:
+                continue
+            if math.isfinite(loss):
+                rows.append(Record(at + 1, "train", "spike", loss))
+            elif not self.config.skip_spikes:
+                continue
+            what = "was skipped" if at in skipped else "is a spike"
+            data = self.data_of(at)
+            if self.rank == 0:
+                warn(f"step {at} {what}: its loss is {loss:.4g}; it read {data}")
+        return rows
+
+    def data_of(self, step: int) -> str:
+        """The rows with the greatest losses, where they are known; all ranks must ask."""
+        windows = rows_of(self.sampler, step, 0, self.config.batch)
+        order = list(range(len(windows)))
+        if step in self._row_losses:
+            each = self._gathered(self._row_losses[step])
+            order.sort(key=lambda row: -math.inf if math.isnan(each[row]) else -each[row])
+        named = [self.reader.where(windows[row]) for row in order[:NAMED]]
+        more = len(windows) - len(named)
+        return ", ".join(named) + (f" and {more} other windows" if more else "")
+
+    def _gathered(self, mine: Tensor) -> list[float]:
+        if self.world == 1:
+            return mine.tolist()  # type: ignore[no-any-return]
+        found = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(found, mine)
+        return torch.cat(found).tolist()  # type: ignore[no-any-return]
+
+    def _by_domain(self, step: int, sums: Float[Tensor, "2 domains"]) -> list[Record]:
+        if len(self.reader.domains) < 2:
+            return []
+        if self.world > 1:
+            dist.all_reduce(sums)
+        total, count = sums.tolist()
+        return [
+            Record(step, "train", "loss", total[i] / count[i], domain=name)
+            for i, name in enumerate(self.reader.domains)
+            if count[i] and math.isfinite(total[i])
+        ]
+
+    def _speed(self, step: int, count: int, seconds: float) -> list[Record]:
+        speed = count * self.config.batch * self.config.length / seconds
+        share = speed * self.flops_per_token / (self.peak * 1e12 * self.world)
+        return [
+            Record(step, "machine", "tokens_per_s", speed),
+            Record(step, "machine", "mfu", share),
+            Record(step, "machine", "memory_gb", memory_gb(self.device)),
+        ]
+
+    def info(self) -> dict[str, Any]:
+        return {
+            "parameters": self.size,  # of all processes together
+            "processes": self.world,
+            "tokens_per_step": self.config.batch * self.config.length,
+            "flops_per_token": self.flops_per_token,
+            "peak_tflops": self.peak,
+        }
+
+    def files(self) -> dict[str, bytes]:
+        tokenizer = (self.manifest.folder / TOKENIZER).read_bytes()
+        return {TOKENIZER: tokenizer, LOADER: LOADER_TEXT.encode()}
+
+    # ----------------------------------------------------------------------------- evaluation
+
+    def judge(self, split: str) -> list[Judgement]:
+        if split != "validation" or not self.validation.windows:
+            return []
+        self.model.eval()
+        try:
+            return [Judged(self.validation.domains, *self._validated())]
+        finally:
+            self.model.train()
+
+    @torch.no_grad()
+    def _validated(self) -> tuple[Tensor, Tensor]:
+        """The sum and the number of losses by domain and position."""
+        sums = self.validation.nothing(self.device)
+        for rows, counts in self.validation.batches(self.rank, self.world):
+            with autocast(self.device, self.config.precision):
+                losses, _ = self.model.losses(self._here(rows.tokens), self._here(rows.targets))
+            self.validation.add(sums, losses, rows.domains.to(self.device), self._here(counts))
+        if self.world > 1:
+            dist.all_reduce(sums)
+        return sums[0].cpu(), sums[1].cpu()
+
+    # ---------------------------------------------------------------------------------- state
+
+    def _empty_state(self) -> State:
+        """The state before the first token, for every row of this process."""
+        return _zeros(self._state_after(1), self.rows)
+
+    @torch.no_grad()
+    def _state_after(self, count: int) -> State:
+        tokens = torch.zeros(1, count, dtype=torch.long, device=self.device)
+        with autocast(self.device, self.config.precision):
+            found: State = self.model.loss(tokens, tokens)[2]
+        return found
+
+    def keep_only(self, runs: Sequence[int]) -> None:
+        """Nothing to do: the only run ends with the engine."""
+
+    def weights_of(self, run: int) -> dict[str, Tensor]:
+        """Whole, on the CPU of rank 0; all ranks must ask."""
+        found = {}
+        for name, value in self.model.state_dict().items():
+            tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+            if self.rank == 0:
+                found[name] = tensor.detach().cpu()
+        return found
+
+    def state(self, run: int) -> dict[str, Tensor]:
+        return dict(self._tensors())
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.model.named_parameters():
+            yield f"model.{name}", parameter.detach()
+        yield from self.optimizer.state()
+        yield "updates", torch.tensor([self.updates])
+        yield "spikes", self.spikes.state()
+        for index, layer in enumerate(self.carried or ()):
+            for key, value in layer.items():
+                yield f"carried.{index}.{key}", self._of_all(value)
+
+    def _of_all(self, mine: Tensor) -> Tensor:
+        """The rows of every process, as one tensor that is sharded over them."""
+        if self.world == 1:
+            return mine
+        from torch.distributed.tensor import DTensor, Shard
+
+        return DTensor.from_local(mine, _mesh(self.device), [Shard(0)])
+
+    def restore(self, run: int, tensors: dict[str, Tensor], step: int) -> None:
+        for name, value in self._tensors():
+            if value.shape != tensors[name].shape:
+                raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}")
+            if name not in ("updates", "spikes"):
+                local(value).copy_(local(tensors[name]))
+        self.updates = int(tensors["updates"])
+        self.spikes.restore(tensors["spikes"])
+        self.optimizer.set_updates(self.updates)
+
+
+def _checked(config: PretrainConfig) -> Manifest:
+    """The shards, which must be those of the config, whole, and fit the model."""
+    manifest = Manifest.read(config.data)
+    if manifest.sha256 != config.data_sha256:
+        raise ValueError(
+            f"{config.data} is not the text that this run began with: its manifest has another hash"
+        )
+    verify(manifest)
+    if manifest.vocab_size > config.model.vocab_size:
+        raise ValueError(
+            f"the tokenizer of {config.data} has {manifest.vocab_size} tokens and the model knows "
+            f"{config.model.vocab_size}: they do not belong together"
+        )
+    unknown = [name for name in config.mixture or () if name not in manifest.domains("train")]
+    if unknown:
+        raise ValueError(
+            f"mixture has {unknown[0]!r}, but the training text has the domains "
+            f"{', '.join(manifest.domains('train'))}"
+        )
+    return manifest
+
+
+def _expect_enough(config: PretrainConfig, sampler: Sampler, world: int) -> None:
+    if config.batch % world:
+        raise ValueError(f"batch={config.batch} must be a multiple of the {world} processes")
+    if sampler.total < config.batch:
+        raise ValueError(
+            f"{config.data} has {sampler.total} windows of {config.length} tokens, fewer than the "
+            f"batch of {config.batch}: give more text, a smaller batch or a smaller length"
+        )
+    if config.documents == "packed" or config.carry_state:
+        with torch.device("cpu"):
+            _expect_layers(config)
+
+
+def _expect_layers(config: PretrainConfig) -> None:
+    """The layers can do what the config asks: packed documents, a state that is handed over."""
+    model = config.build(torch.Generator("cpu").manual_seed(0))
+    if config.documents == "packed" and not model.backbone.packs:
+        raise ValueError("documents='packed' needs layers that take packed sequences: take joined")
+    if not config.carry_state:
+        return
+    tokens = torch.arange(4)[None] % config.model.vocab_size
+    with torch.no_grad():
+        scores, long = model(tokens)
+        after = model(tokens[:, :1])[1]
+        again, _ = model(tokens, _zeros(after, 1))
+    grows = any(long[i][k].shape != v.shape for i, one in enumerate(after) for k, v in one.items())
+    if grows or not torch.allclose(scores, again, atol=1e-6):
+        raise ValueError(
+            "carry_state needs layers whose state has one size and begins at zero: neither "
+            "Attention nor layers with another beginning"
+        )
+
+
+def _zeros(state: State, rows: int) -> State:
+    return tuple(
+        {key: value.new_zeros(rows, *value.shape[1:]) for key, value in layer.items()}
+        for layer in state
+    )
+
+
+def _sum_of_squares(tensors: list[Tensor], device: torch.device) -> Float[Tensor, ""]:
+    if not tensors:
+        return torch.zeros((), device=device)
+    return torch.stack(torch._foreach_norm(tensors)).square().sum()
+
+
+def _mesh(device: torch.device) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device.type, (ranks.world(),))
+
+
+def _shard(model: CausalLM, device: torch.device, precision: str) -> None:
+    """Shards every matrix. Blocks compute with bf16 copies if asked, and sum gradients in fp32.
+
+    The token table and the head stay fp32, as under autocast; the loss narrows the head itself.
+    """
+    from torch.distributed.fsdp import (
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
+
+    mesh = _mesh(device)
+    whole: set[nn.Parameter] = {p for p in model.parameters() if p.ndim < 2}
+    narrow = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if precision == "bf16" else None,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,
+    )
+    for block in model.backbone.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=narrow, ignored_params=whole)
+    wide = MixedPrecisionPolicy(cast_forward_inputs=False)
+    fully_shard(model, mesh=mesh, mp_policy=wide, ignored_params=whole)
+    for method in ("loss", "losses"):
+        register_fsdp_forward_method(model, method)

@@ -1,0 +1,442 @@
+"""Text to token shards: in parallel, in jobs that are done once, however often it is interrupted.
+
+A job is some files, or a range of lines of a large .jsonl file. It writes a shard for each split
+and then says so in `.jobs/`. When all jobs are done the manifest is written.
+"""
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from statetrack.lm.sampler import permuted
+from statetrack.lm.shards import DTYPES, END_DTYPE, MANIFEST, Manifest, Shard
+from statetrack.lm.text import TOKENIZER, Text
+from statetrack.runs.files import (
+    checksum,
+    checksum_of,
+    exclusive,
+    json_bytes,
+    write_atomically,
+    write_json,
+)
+
+__all__ = ["END", "Source", "sources_of", "tokenize"]
+
+END = "<|endoftext|>"
+JOB_BYTES = 2**25
+"""Text of one job, and so of one shard."""
+SAMPLE_BYTES = 10**8
+"""Text that a tokenizer is trained on at most."""
+JOBS = ".jobs"
+TRAINED = f"{JOBS}/trained.json"
+SPLITS = ("train", "validation")
+
+Progress = Callable[[int, int, int], None]
+"""Is told the bytes done, the bytes in all, and the tokens so far."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of text, the domain it belongs to, and its name there."""
+
+    domain: str
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or the lines of a .jsonl file that begin at the bytes `start` to `end` - 1."""
+
+    source: Source
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every job needs to know."""
+
+    out: Path
+    end: int
+    dtype: str
+    tokenizer_sha256: str
+    hold_out: tuple[str, ...]
+    hold_out_share: float
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What the tokens of a job depend on, besides the text."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k != "out"}
+
+
+@dataclass(frozen=True)
+class Job:
+    domain: str
+    number: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(piece.end - piece.start for piece in self.pieces)
+
+    def key(self, settings: Settings) -> str:
+        """The same as long as neither the files nor the settings have changed."""
+        files = [
+            [p.source.name, p.start, p.end, (s := p.source.path.stat()).st_size, s.st_mtime_ns]
+            for p in self.pieces
+        ]
+        return checksum(json_bytes([self.domain, files, settings.key]))
+
+
+def sources_of(paths: Sequence[str | Path], *, by_folder: bool = False) -> list[Source]:
+    """The files behind what users give: a file or a folder, which may have a name in front.
+
+    `code=src/` is the domain `code`; without a name the domain is called as the file or folder.
+    With `by_folder` every sub-folder of a folder is a domain of its own.
+    """
+    found: list[Source] = []
+    for given in map(str, paths):
+        name, equals, rest = given.partition("=")
+        path = Path(rest if equals and not Path(given).exists() else given)
+        if not path.exists():
+            raise ValueError(f"{path} does not exist: give a text file, a .jsonl file or a folder")
+        domain = name if path != Path(given) else path.resolve().stem
+        if not by_folder:
+            found += _files(domain, path)
+            continue
+        folders = sorted(inside for inside in path.iterdir() if inside.is_dir())
+        if not folders:
+            raise ValueError(f"{path} has no sub-folders to be domains: leave out --by-folder")
+        for folder in folders:
+            found += _files(folder.name, folder)
+    if not found:
+        raise ValueError(f"there is no text in {', '.join(map(str, paths))}")
+    for domain in {source.domain for source in found}:
+        if not domain or domain.startswith(".") or "/" in domain:
+            raise ValueError(f"{domain!r} is no name for a domain: write name=PATH")
+    return found
+
+
+def _files(domain: str, path: Path) -> list[Source]:
+    if path.is_file():
+        return [Source(domain, path.name, path)]
+    inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return [Source(domain, str(p.relative_to(path)), p) for p in inside]
+
+
+def tokenize(
+    sources: Sequence[Source],
+    out: Path | str,
+    *,
+    tokenizer: Text | None = None,
+    vocab_size: int = 32_000,
+    end: str = END,
+    hold_out: Sequence[str] = (),
+    hold_out_share: float = 0.0,
+    workers: int | None = None,
+    launcher: Literal["processes", "ray"] = "processes",
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Manifest:
+    """Writes the shards of `sources` to `out`; what an interrupted call has done is not done again.
+
+    Args:
+        tokenizer: one is trained on a sample of the text unless it is given: byte-level BPE with
+            `vocab_size` tokens.
+        end: the token that ends every document.
+        hold_out: patterns of `domain/name`; text that matches is for validation.
+        hold_out_share: the share of projects that is for validation. The project of a text is the
+            first folder of its name, or the "project" of its line; else every text is one.
+        workers: processes, one for each core by default; 0 is this one.
+    """
+    if not 0 <= hold_out_share < 1:
+        raise ValueError(f"hold_out_share={hold_out_share} must be at least 0 and below 1")
+    for pattern in hold_out:
+        if not any(fnmatch.fnmatch(f"{s.domain}/{s.name}", pattern) for s in sources):
+            raise ValueError(f"nothing to hold out matches {pattern!r}, as domain/folder/*")
+    out = Path(out)
+    (out / JOBS).mkdir(parents=True, exist_ok=True)
+    with exclusive(out / JOBS / "lock"):
+        jobs = _jobs(sources)
+        path = out / TOKENIZER
+        if tokenizer is not None:
+            tokenizer.tokenizer.save(str(path))
+        elif not path.exists() or not _was_trained(out, vocab_size):
+            sample = _sample(jobs, tuple(hold_out), hold_out_share)
+            say(f"training a tokenizer of {vocab_size} tokens on {len(sample)} texts")
+            trained = Text.train(sample, vocab_size)
+            write_atomically(path, trained.tokenizer.to_str(pretty=True).encode())
+            write_json(out / TRAINED, {"vocab_size": vocab_size, "sha256": checksum_of(path)})
+        text = Text.read(path)
+        last = text.tokenizer.token_to_id(end)
+        if last is None:
+            raise ValueError(
+                f"the tokenizer has no token {end!r} to end documents with: name one of its own "
+                "with --end"
+            )
+        settings = Settings(
+            out=out,
+            end=last,
+            dtype="uint16" if len(text) <= 2**16 else "uint32",
+            tokenizer_sha256=checksum_of(path),
+            hold_out=tuple(hold_out),
+            hold_out_share=hold_out_share,
+        )
+        results = _do_all(jobs, settings, workers, launcher, progress)
+        manifest = Manifest(
+            out, settings.dtype, len(text), last, settings.tokenizer_sha256, _splits(jobs, results)
+        )
+        if not manifest.splits:
+            raise ValueError("there is no text in any of the files")
+        skipped = sorted(name for result in results.values() for name in result["skipped"])
+        about = {"skipped": skipped, "hold_out": list(hold_out), "hold_out_share": hold_out_share}
+        write_json(out / MANIFEST, manifest.to_dict() | {"about": about})
+        _remove_strangers(manifest)
+    if skipped:
+        say(f"{len(skipped)} files are not UTF-8 and were left out, the first is {skipped[0]}")
+    return manifest
+
+
+def _was_trained(out: Path, vocab_size: int) -> bool:
+    """Whether the tokenizer that is there was trained here, at this size."""
+    try:
+        known = json.loads((out / TRAINED).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return bool(known == {"vocab_size": vocab_size, "sha256": checksum_of(out / TOKENIZER)})
+
+
+def _jobs(sources: Sequence[Source]) -> list[Job]:
+    """Files in their order, domain by domain, `JOB_BYTES` of them in a job."""
+    jobs: list[Job] = []
+    for domain in dict.fromkeys(source.domain for source in sources):
+        pieces: list[Piece] = []
+        number = size = 0
+        for piece in (p for s in sources if s.domain == domain for p in _pieces(s)):
+            if pieces and size + piece.end - piece.start > JOB_BYTES:
+                jobs.append(Job(domain, number, tuple(pieces)))
+                pieces, size, number = [], 0, number + 1
+            pieces.append(piece)
+            size += piece.end - piece.start
+        if pieces:
+            jobs.append(Job(domain, number, tuple(pieces)))
+    return jobs
+
+
+def _pieces(source: Source) -> Iterator[Piece]:
+    size = source.path.stat().st_size
+    step = JOB_BYTES if source.path.suffix == ".jsonl" else max(size, 1)
+    for start in range(0, max(size, 1), step):
+        yield Piece(source, start, min(start + step, size))
+
+
+def _documents(piece: Piece) -> Iterator[tuple[str, str]]:
+    """The texts of a piece, each with the project it is from."""
+    source = piece.source
+    folder, slash, _ = source.name.partition("/")
+    if source.path.suffix != ".jsonl":
+        yield source.path.read_bytes().decode(), folder if slash else source.name
+        return
+    with source.path.open("rb") as file:
+        file.seek(max(0, piece.start - 1))
+        if piece.start and file.read(1) != b"\n":
+            file.readline()  # it began before: the piece before this one has it
+        while file.tell() < piece.end and (line := file.readline()):
+            try:
+                row = json.loads(line)
+                text = row["text"]
+                project = row.get("project") or checksum(text.encode())
+            except (ValueError, KeyError, TypeError, AttributeError):
+                at = file.tell() - len(line)
+                raise ValueError(
+                    f'{source.path}, the line at byte {at}: no JSON object with a "text"'
+                ) from None
+            yield text, str(project)
+
+
+def _is_held_out(source: Source, project: str, patterns: Sequence[str], share: float) -> bool:
+    if any(fnmatch.fnmatch(f"{source.domain}/{source.name}", pattern) for pattern in patterns):
+        return True
+    drawn = hashlib.sha256(f"{source.domain}/{project}".encode()).digest()
+    return int.from_bytes(drawn[:6], "big") < share * 2**48
+
+
+def _sample(jobs: Sequence[Job], patterns: Sequence[str], share: float) -> list[str]:
+    """Texts from all over the training split, `SAMPLE_BYTES` of them."""
+    pieces = [piece for job in jobs for piece in job.pieces]
+    found: list[str] = []
+    size = 0
+    for place in range(len(pieces)):
+        piece = pieces[permuted(place, len(pieces), "sample")]
+        try:
+            for text, project in _documents(piece):
+                if not _is_held_out(piece.source, project, patterns, share):
+                    found.append(text)
+                    size += len(text)
+        except UnicodeDecodeError:
+            continue
+        if size > SAMPLE_BYTES:
+            break
+    return found
+
+
+def _do_all(
+    jobs: Sequence[Job],
+    settings: Settings,
+    workers: int | None,
+    launcher: str,
+    progress: Progress | None,
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """The results of all jobs; those of an earlier call are read."""
+    results: dict[tuple[str, int], dict[str, Any]] = {}
+    total, done, tokens = sum(job.size for job in jobs), 0, 0
+
+    def add(job: Job, result: dict[str, Any]) -> None:
+        nonlocal done, tokens
+        results[job.domain, job.number] = result
+        done += job.size
+        tokens += sum(one["tokens"] for one in result["shards"].values())
+        if progress is not None:
+            progress(done, total, tokens)
+
+    left = []
+    for job in jobs:
+        known = _known(job, settings)
+        if known is None:
+            left.append(job)
+        else:
+            add(job, known)
+    for job, result in _each(left, settings, workers, launcher):
+        add(job, result)
+    return results
+
+
+def _each(
+    jobs: Sequence[Job], settings: Settings, workers: int | None, launcher: str
+) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Every job with its result, in the order they end."""
+    if launcher == "ray":
+        try:
+            import ray
+        except ImportError:
+            raise ImportError("jobs on Ray need ray: pip install 'statetrack[ray]'") from None
+        work = ray.remote(_do)
+        waiting = {work.remote(job, settings): job for job in jobs}
+        while waiting:
+            (one,), _ = ray.wait(list(waiting), num_returns=1)
+            yield waiting.pop(one), ray.get(one)
+        return
+    workers = min(len(jobs), (os.cpu_count() or 1) if workers is None else workers)
+    if workers <= 1:
+        for job in jobs:
+            yield job, _do(job, settings)
+        return
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the processes are the parallelism
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = {pool.submit(_do, job, settings): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _known(job: Job, settings: Settings) -> dict[str, Any] | None:
+    """What an earlier call has found, if its files are still there."""
+    try:
+        found = json.loads(_marker(job, settings).read_bytes())
+        files = [settings.out / f"{one['name']}.bin" for one in found["shards"].values()]
+        if found["key"] == job.key(settings) and all(path.is_file() for path in files):
+            return dict(found)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _marker(job: Job, settings: Settings) -> Path:
+    return settings.out / JOBS / f"{job.domain}-{job.number:05}.json"
+
+
+_texts: dict[str, Text] = {}
+
+
+def _do(job: Job, settings: Settings) -> dict[str, Any]:
+    """One job: shards for the splits that its texts belong to, then its marker."""
+    sha256 = settings.tokenizer_sha256
+    if sha256 not in _texts:
+        _texts[sha256] = Text.read(settings.out / TOKENIZER)
+        _texts[sha256].tokenizer.encode_special_tokens = True  # in a text they are only words
+    text = _texts[sha256]
+    key = job.key(settings)
+    tokens: dict[str, list[Any]] = {split: [] for split in SPLITS}
+    sizes = dict.fromkeys(SPLITS, 0)
+    skipped = []
+    for piece in job.pieces:
+        try:
+            for words, project in _documents(piece):
+                held = _is_held_out(
+                    piece.source, project, settings.hold_out, settings.hold_out_share
+                )
+                if not words:
+                    continue
+                split = SPLITS[held]
+                found = [*text.encode(words), settings.end]
+                tokens[split].append(np.array(found, dtype=DTYPES[settings.dtype]))
+                sizes[split] += len(words.encode())
+        except UnicodeDecodeError:
+            skipped.append(f"{piece.source.domain}/{piece.source.name}")
+    shards = {
+        split: vars(_write(job, settings, split, tokens[split], sizes[split]))
+        for split in SPLITS
+        if tokens[split]
+    }
+    result = {"key": key, "shards": shards, "skipped": skipped}
+    write_json(_marker(job, settings), result)
+    return result
+
+
+def _write(job: Job, settings: Settings, split: str, tokens: list[Any], size: int) -> Shard:
+    name = f"{split}/{job.domain}/{job.number:05}"
+    path = settings.out / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = np.concatenate(tokens).tobytes()
+    ends = np.cumsum([len(one) for one in tokens]).astype(END_DTYPE).tobytes()
+    write_atomically(path.with_name(f"{path.name}.bin"), content)
+    write_atomically(path.with_name(f"{path.name}.ends"), ends)
+    count = sum(map(len, tokens))
+    return Shard(name, count, len(tokens), size, checksum(content), checksum(ends))
+
+
+def _splits(
+    jobs: Sequence[Job], results: Mapping[tuple[str, int], dict[str, Any]]
+) -> dict[str, dict[str, list[Shard]]]:
+    found: dict[str, dict[str, list[Shard]]] = {}
+    for split in SPLITS:
+        for job in jobs:
+            one = results[job.domain, job.number]["shards"].get(split)
+            if one is not None:
+                found.setdefault(split, {}).setdefault(job.domain, []).append(Shard(**one))
+    return found
+
+
+def _remove_strangers(manifest: Manifest) -> None:
+    """Removes shards that an earlier call with other texts has left."""
+    ours = {shard.name for shard in manifest.shards()}
+    for split in SPLITS:
+        for path in (manifest.folder / split).rglob("*"):
+            if path.suffix in (".bin", ".ends"):
+                if str(path.relative_to(manifest.folder).with_suffix("")) not in ours:
+                    path.unlink()

@@ -1,0 +1,305 @@
+"""Whole runs: killed at any moment they end the same, on one process and on two."""
+
+import dataclasses
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from statetrack import hf
+from statetrack.lm import Manifest, PretrainConfig, PretrainOptimizerConfig, load_text
+from statetrack.lm.pretrainer import Pretrainer
+from statetrack.models import CausalLM
+from statetrack.runs import Record, Run, problems
+from statetrack.runs import files as files_module
+from statetrack.runs.checkpoints import place
+from statetrack.runs.files import write_json
+from statetrack.runs.folder import config_file
+from statetrack.runs.records import JsonLines
+from statetrack.runs.tensors import load_tensors
+from statetrack.training import run
+from tests.lm import corpus
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_config(manifest: Manifest, **changes: Any) -> PretrainConfig:
+    """Everything that has a state: packed documents, carried states, spikes."""
+    fields: dict[str, Any] = {"carry_state": True, "documents": "packed", "skip_spikes": True}
+    return corpus.config(manifest, **(fields | changes))
+
+
+def outcome(folder: Path) -> tuple[list[Record], bytes]:
+    """What must not depend on kills: all but what the hour decides."""
+    rows = [row for row in Run(folder).records if row.split != "machine"]
+    return rows, (folder / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def expected(
+    manifest: Manifest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[Record], bytes]:
+    torch.set_num_threads(1)
+    return outcome(run(run_config(manifest), tmp_path_factory.mktemp("whole")).folder)
+
+
+def test_a_finished_run_is_a_model(manifest: Manifest, tmp_path: Path) -> None:
+    config = run_config(manifest)
+    done = run(config, tmp_path)
+    assert problems(done) == [] and not (done.folder / "checkpoints").exists()
+    model = CausalLM.load(done.folder)
+    assert model.config == config.model
+    text = load_text(done.folder, model)
+    assert len(text) == 257
+    tokens = torch.tensor([text.encode("the state tracks")])
+    scores, _ = model(tokens)
+    again = hf.StatetrackForCausalLM.from_pretrained(done.folder)
+    torch.testing.assert_close(again(tokens).logits, scores, rtol=1e-4, atol=1e-5)
+    assert Run(done.folder).config == config
+    assert torch.equal(done.model().embedding.weight, model.embedding.weight)
+    info = done.info
+    assert info["processes"] == 1 and info["tokens_per_step"] == 128
+    assert info["flops_per_token"] == 6 * (info["parameters"] - 257 * 8)
+
+
+def count_down(points: int) -> list[int]:
+    """Makes this process die at the given one of its points; see tests/training/test_run.py."""
+    left = [points]
+
+    def point() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+
+    def around(owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            point()
+            result = original(*args, **kwargs)
+            point()
+            return result
+
+        setattr(owner, name, wrapped)
+
+    around(Pretrainer, "_train_step")
+    around(JsonLines, "write")
+    around(os, "replace")
+    around(os, "fsync")
+    around(shutil, "rmtree")
+    write = files_module._write
+
+    def torn_write(path: Path, content: bytes) -> None:
+        path.write_bytes(content[: len(content) // 2])
+        point()
+        write(path, content)
+
+    files_module._write = torn_write
+    return left
+
+
+def die_at(points: int, root: Path, config: PretrainConfig) -> int:
+    """Trains in a fork of this process that dies at a point; its exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        try:
+            left = count_down(points)
+            run(config, root)
+            (root / "points").write_text(str(points - left[0]))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_random_points_ends_the_same(
+    manifest: Manifest,
+    expected: tuple[list[Record], bytes],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    torch.set_num_threads(1)
+    config = run_config(manifest)
+    assert die_at(10**9, tmp_path, config) == 0
+    total = int((tmp_path / "points").read_text())
+    dice, kills = random.Random(7), 0
+    for attempt in range(12):
+        root = tmp_path / str(attempt)
+        for _ in range(dice.randint(1, 3)):
+            kills += die_at(dice.randrange(total), root, config) == 9
+        assert outcome(run(config, root).folder) == expected
+    assert kills > 12
+    assert "passed over" not in capfd.readouterr().err
+
+
+def test_cut_in_memory_and_on_disk(
+    manifest: Manifest, expected: tuple[list[Record], bytes], tmp_path: Path
+) -> None:
+    """The quick version: stopped at a report, then resumed from the checkpoint."""
+    torch.set_num_threads(1)
+    config = run_config(manifest)
+
+    def stop(_: Any, rows: list[Record]) -> None:
+        if any(row.step == 6 for row in rows):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path, watcher=stop)
+    folder = tmp_path / config.fingerprint
+    assert (place(folder, 4) / "COMPLETE").exists()
+    done = run(config, tmp_path)
+    assert done.info["resumed_at"] == 4
+    assert outcome(folder) == expected
+
+
+def test_a_full_disk_is_told_before_the_first_step(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(OSError, match="is on a disk with 0.0 GB left"):
+        run(run_config(manifest), tmp_path)
+
+
+# ---------------------------------------------------------------------------- two processes
+
+
+def ranks(
+    count: int, config: PretrainConfig, out: Path, *, wait: bool = True, **environment: str
+) -> "subprocess.Popen[str]":
+    """`statetrack lm pretrain` on so many processes, as torchrun would start it."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"config-{config.fingerprint}.json"
+    write_json(path, config_file(config))
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    command += ["--master-port", port, "-m", "statetrack", "lm", "pretrain"]
+    command += ["--config", str(path), "--out", str(out / "runs"), "--device", "cpu"]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")} | environment,
+        start_new_session=True,
+    )
+    if wait:
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+    return process
+
+
+def close(folder: Path, other: Path) -> None:
+    """Equal up to the order of additions: losses to 1e-4, weights to 1e-3 of the largest."""
+    a, b = (
+        {
+            (r.step, r.split, r.metric, r.domain, r.length): r.value
+            for r in Run(one).records
+            if r.split != "machine"
+        }
+        for one in (folder, other)
+    )
+    assert a.keys() == b.keys()
+    for key, value in a.items():
+        assert b[key] == pytest.approx(value, rel=1e-2 if key[2] == "grad_norm" else 1e-4), key
+    first, second = (
+        load_tensors((one / "model.safetensors").read_bytes()) for one in (folder, other)
+    )
+    for name, value in first.items():
+        assert (second[name] - value).abs().max() < 1e-3 * value.abs().max() + 1e-4, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_two_processes_train_what_one_does(kind: str, manifest: Manifest, tmp_path: Path) -> None:
+    optimizer = PretrainOptimizerConfig(kind=kind, lr=1e-3, eps=1e-6)
+    config = run_config(manifest, optimizer=optimizer, skip_spikes=False, micro_batch=1)
+    alone = run(config, tmp_path / "alone")
+    ranks(2, config, tmp_path)
+    folder = tmp_path / "runs" / config.fingerprint
+    assert Run(folder).info["processes"] == 2 and problems(Run(folder)) == []
+    close(alone.folder, folder)
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def children(process: int) -> list[int]:
+    found = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in found.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_lost_process_ends_the_run_and_any_number_goes_on(
+    manifest: Manifest, tmp_path: Path
+) -> None:
+    """Two processes, one killed; then one process; the weights are those of an undisturbed run."""
+    optimizer = PretrainOptimizerConfig(lr=1e-3, eps=1e-6)
+    config = run_config(manifest, optimizer=optimizer, skip_spikes=False, steps=400)
+    config = dataclasses.replace(config, checkpoint_every=20, log_every=4)
+    folder = tmp_path / "runs" / config.fingerprint
+    process = ranks(2, config, tmp_path, wait=False)
+    wait_for(place(folder, 20), process)
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "rank 0 of 2 has lost another one" in output or "Signal 9" in output
+    assert not Run(folder).finished
+    saved = sorted(folder.glob("checkpoints/step-*"))
+    assert saved and len(list(saved[-1].glob("shard-*.safetensors"))) == 2
+    alone = run(config, tmp_path / "alone")
+    resumed = run(config, tmp_path / "runs")
+    assert resumed.info["resumed_at"] >= 20 and resumed.info["processes"] == 1
+    first, last = (
+        [r.value for r in one.records if (r.split, r.metric, r.overall) == ("train", "loss", True)]
+        for one in (alone, resumed)
+    )
+    assert last[:5] == pytest.approx(first[:5], rel=1e-4)
+    assert last[-1] == pytest.approx(first[-1], rel=2e-2)  # 400 steps of rounding
+
+
+@pytest.mark.slow
+def test_a_polite_kill_saves_on_all_processes(manifest: Manifest, tmp_path: Path) -> None:
+    config = run_config(manifest, steps=400, log_every=4, checkpoint_every=None)
+    folder = tmp_path / "runs" / config.fingerprint
+    process = ranks(2, config, tmp_path, wait=False)
+    wait_for(folder / "records.jsonl", process)
+    for child in children(process.pid):
+        os.kill(child, signal.SIGTERM)
+    process.communicate(timeout=120)
+    (saved,) = folder.glob("checkpoints/step-*")
+    assert json.loads((saved / "position.json").read_text())["step"] < 400
+
+
+@pytest.mark.slow
+def test_mistakes_are_told_once(manifest: Manifest, tmp_path: Path) -> None:
+    process = ranks(2, run_config(manifest, batch=5), tmp_path, wait=False)
+    output, _ = process.communicate(timeout=300)
+    lines = [line for line in output.splitlines() if line.startswith("statetrack:")]
+    assert lines == ["statetrack: batch=5 must be a multiple of the 2 processes"]
