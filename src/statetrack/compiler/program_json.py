@@ -8,13 +8,14 @@ written without a point. What is not as the writer writes it is refused with its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from statetrack.automata import Machine, Project, Swap, machine_of_table, table_of
 from statetrack.compiler.program import (
+    MAX_PROGRAM,
     DeltaLayer,
     DenseLayer,
     DiagonalLayer,
@@ -87,24 +88,24 @@ def _json_of_layer(layer: ProgramLayer) -> dict[str, Any]:
             ],
             "start": [_json_of_step(step) for step in layer.start],
             "labels": list(layer.labels),
-            "readout": _plain(layer.readout.tolist()),
+            "readout": _plain(layer.readout),
         }
     if isinstance(layer, DiagonalLayer):
         return {
             "kind": "diagonal",
             "coordinates": list(layer.coordinates),
             "symbols": list(layer.symbols),
-            "decay": _plain(layer.decay.tolist()),
-            "add": _plain(layer.add.tolist()),
-            "start": _plain(layer.start.tolist()),
+            "decay": _plain(layer.decay),
+            "add": _plain(layer.add),
+            "start": _plain(layer.start),
             "labels": list(layer.labels),
-            "codes": _plain(layer.codes.tolist()),
+            "codes": _plain(layer.codes),
             "written": list(layer.written),
         }
     assert isinstance(layer, DenseLayer)
     return {
         "kind": "dense",
-        "matrices": _plain(layer.matrices.tolist()),
+        "matrices": _plain(layer.matrices),
         "symbols": list(layer.symbols),
         "labels": list(layer.labels),
     }
@@ -120,13 +121,14 @@ def _json_of_step(step: Step) -> list[Any]:
     return ["reflect", _plain(step.key)]
 
 
-def _plain(value: float | Sequence[Any]) -> Any:
+def _plain(value: float | Sequence[Any] | FloatArray) -> Any:
     """Whole numbers as integers, but for -0.0 and where the next one is further than 1 away."""
-    if not isinstance(value, float | int):
-        return [_plain(part) for part in value]
-    if value == 0 and math.copysign(1.0, value) < 0:
-        return value
-    return int(value) if float(value).is_integer() and abs(value) < EXACT_INTEGERS else value
+    numbers = np.asarray(value, dtype=np.float64)
+    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < EXACT_INTEGERS)
+    whole &= ~((numbers == 0) & np.signbit(numbers))
+    mixed = numbers.astype(object)
+    mixed[whole] = numbers[whole].astype(np.int64)
+    return mixed.tolist()
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -314,20 +316,25 @@ def _names(value: object, where: str) -> tuple[str, ...]:
     return found
 
 
-def _integer(value: object, where: str, least: int, below: int | None) -> int:
+def _integer(value: object, where: str, least: int, below: int) -> int:
     found: int = _typed(value, int, where, "an integer")
-    if found < least or (below is not None and found >= below):
-        rule = f"at least {least}" + ("" if below is None else f" and below {below}")
-        raise ValueError(f"{where}: {found} must be {rule}")
+    if not least <= found < below:
+        raise ValueError(f"{where}: {found} must be at least {least} and below {below}")
     return found
 
 
 def _integers(
     value: object, where: str, least: int, below: int | None, length: int | None = None
 ) -> IntArray:
-    found = [_integer(item, where, least, below) for item in _list(value, where)]
-    _length(found, length, where)
-    return np.array(found, dtype=np.int64)
+    given = _list(value, where)
+    if length is not None and len(given) != length:
+        raise ValueError(f"{where} has {len(given)} entries and needs {length}")
+    fine = set(map(type, given)) <= {int} and all(
+        least <= item < (below or MAX_PROGRAM) for item in given
+    )
+    if not fine:
+        given = [_integer(item, where, least, below or MAX_PROGRAM) for item in given]
+    return np.array(given, dtype=np.int64)
 
 
 def _number(value: object, where: str) -> float:
@@ -339,21 +346,16 @@ def _number(value: object, where: str) -> float:
     return found
 
 
-def _numbers(value: object, where: str, length: int | None) -> list[float]:
-    found = [_number(item, where) for item in _list(value, where)]
-    _length(found, length, where)
-    return found
+def _numbers(value: object, where: str, length: int) -> list[float]:
+    given = _list(value, where)
+    if len(given) != length:
+        raise ValueError(f"{where} has {len(given)} entries and needs {length}")
+    fine = set(map(type, given)) <= {int, float} and all(abs(x) < EXACT_INTEGERS for x in given)
+    return list(map(float, given)) if fine else [_number(item, where) for item in given]
 
 
 def _table(value: object, where: str, shape: tuple[int | None, int]) -> FloatArray:
     rows = [_numbers(row, where, shape[1]) for row in _list(value, where)]
-    _length(rows, shape[0], where)
-    if not rows:
-        raise ValueError(f"{where} has no rows")
+    if not rows or (shape[0] is not None and len(rows) != shape[0]):
+        raise ValueError(f"{where} has {len(rows)} rows and needs {shape[0] or 'some'}")
     return np.array(rows, dtype=np.float64)
-
-
-def _length(found: Iterable[Any], length: int | None, where: str) -> None:
-    count = len(list(found))
-    if length is not None and count != length:
-        raise ValueError(f"{where} has {count} entries and needs {length}")
