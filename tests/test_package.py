@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "automata": set(),
     "tasks": {"automata"},
     "compiler": {"automata", "layers", "models", "ops", "eigenvalues"},
+    "playground": {"automata", "compiler"},
     "runs": {"config"},
     "training": {*BELOW_MODELS, "models", "tasks", "runs"},
     "analysis": {*BELOW_MODELS, "models", "tasks", "runs", "compiler", "training"},

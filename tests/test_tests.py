@@ -18,6 +18,7 @@ CROSS_CUTTING = {
     "ops/test_against_reference.py": "every backend of every op",
     "ops/test_triton_hopper.py": "every kernel, compiled",
     "ops/test_triton_interpreter.py": "every kernel, interpreted",
+    "playground/test_browser.py": "the page and its runtime in a browser",
     "report/test_browser.py": "the page in a browser",
     "report/test_committed.py": "the committed results",
     "tasks/test_labels.py": "every task against an evaluator of its own",

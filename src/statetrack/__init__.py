@@ -7,6 +7,7 @@ statetrack.hf            the language models as models of transformers
 statetrack.eigenvalues   the range [low, 1] and its maps, in one file
 statetrack.automata      finite machines, groups and their decompositions (no torch)
 statetrack.compiler      from automata to exact linear RNNs; explain (no torch) and compile
+statetrack.playground    a page in which machines and their exact networks run (no torch)
 statetrack.tasks         what to learn: sequences with labels, masks and chance levels
 statetrack.runs          a run on disk: folder, records, checkpoints
 statetrack.training      a config, one run, many runs in one step
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from statetrack import lm as lm
     from statetrack import models as models
     from statetrack import ops as ops
+    from statetrack import playground as playground
     from statetrack import report as report
     from statetrack import runs as runs
     from statetrack import sweep as sweep

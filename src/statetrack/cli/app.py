@@ -85,6 +85,7 @@ def commands() -> tuple[Callable[..., int], ...]:
     from statetrack.cli.extract import extract
     from statetrack.cli.lists import layers, tasks
     from statetrack.cli.machines import compile, explain, run
+    from statetrack.cli.playground import playground
     from statetrack.cli.report import report
     from statetrack.cli.reproduce import demo, reproduce
     from statetrack.cli.train import train
@@ -98,6 +99,7 @@ def commands() -> tuple[Callable[..., int], ...]:
         explain,
         compile,
         run,
+        playground,
         audit,
         extract,
         tasks,

@@ -18,6 +18,8 @@ from statetrack.compiler.layout import Cost as Cost
 from statetrack.compiler.layout import cost_of as cost_of
 from statetrack.compiler.program import Program as Program
 from statetrack.compiler.program import Trace as Trace
+from statetrack.compiler.program_json import json_of_program as json_of_program
+from statetrack.compiler.program_json import program_of_json as program_of_json
 from statetrack.compiler.rules import Verdict as Verdict
 
 if TYPE_CHECKING:

@@ -65,13 +65,17 @@ class Explanation:
             raise ValueError(f"{len(found)} families start with {family!r}; there are: {names}")
         return found[0]
 
-    def text(self) -> str:
-        """The explanation in words."""
+    @property
+    def about(self) -> list[str]:
+        """The machine and its transition monoid, a line each."""
         lines = [repr(self.machine)]
         if self.minimal.num_states < self.machine.num_states:
             lines.append(f"its minimal form has {self.minimal.num_states} states")
-        lines += _about(self.facts, self.unknown)
-        lines.append("")
+        return lines + _about(self.facts, self.unknown)
+
+    def text(self) -> str:
+        """The explanation in words."""
+        lines = [*self.about, ""]
         for row in self.rows:
             verdict = row.verdict
             lines.append(f"{verdict.answer.upper():7} {row.family}  ({row.models})")

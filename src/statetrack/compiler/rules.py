@@ -292,10 +292,10 @@ def judge_rank_one(case: Case) -> Verdict:
 def judge_products(case: Case) -> Verdict:
     """Any depth, products of Householders with eigenvalues in [-1, 1]."""
     n = case.profile.machine.num_states
-    layers = f"{max(1, n - 1)} layer{'s' if n > 2 else ''}"
+    layers = f"{n - 1} layers are" if n > 2 else "1 layer is"
     return Verdict(
         "can",
-        f"every machine: dropping one state a layer, {layers} are always enough",
+        f"every machine: dropping one state a layer, {layers} always enough",
         "proven here",
         f"theorem 4 of {PAPER} with its gap closed",
         built=case.built(_delta_only),
