@@ -1,20 +1,21 @@
 """Run folders with known numbers, written by hand, and small ones that are trained."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from statetrack.runs import Record, Run
 from statetrack.runs.files import checksum_of
 from statetrack.runs.folder import config_file
+from statetrack.runs.identity import RunDescription
 from statetrack.training import RunConfig
 from tests.training import tiny
 
 
 def write_run(
     root: Path,
-    config: RunConfig,
+    config: RunDescription,
     records: list[Record],
     *,
     finished: bool = True,
@@ -52,3 +53,21 @@ def scores(*values: float) -> list[Record]:
         accuracy = 1.0 if length < 8 else 0.5
         rows.append(Record(step, "test", "accuracy", accuracy, length, count=length))
     return rows
+
+
+def puzzle_config(seed: int = 0) -> RunConfig:
+    """Lights out, trained on up to 16 presses, which are 32 tokens."""
+    model = replace(tiny.model(), vocab_size=19, num_classes=2)
+    settings = replace(parity().evaluation, task=None, lengths=(32, 32), test_lengths=None)
+    return parity(seed, task="lights_out", model=model, lengths=(1, 16), evaluation=settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherKind(RunDescription):
+    """The config of a run that trains no tagger."""
+
+    KIND = "lm"
+    tokens: int
+
+    def build(self) -> None:
+        return None

@@ -21,7 +21,7 @@ from statetrack.runs.archive import store
 from statetrack.runs.folder import run_folders
 from statetrack.training import RunConfig
 from tests.analysis.audits import fields
-from tests.report.folders import parity, scores, write_run
+from tests.report.folders import parity, puzzle_config, scores, write_run
 from tests.training import tiny
 
 POSITIVE = tiny.model(eigen_range=(0.0, 1.0))
@@ -144,11 +144,9 @@ def test_summary_has_one_row_for_each_cell(root: Path) -> None:
 
 def test_summary_of_an_applied_task_has_rows_by_length_and_by_operations(tmp_path: Path) -> None:
     """Puzzles of up to 16 presses have 32 tokens; octaves 17..32 and 33..64."""
-    model = replace(tiny.model(), vocab_size=19, num_classes=2)
-    settings = replace(parity().evaluation, task=None, lengths=(32, 32), test_lengths=None)
     runs = []
     for seed, share in ((0, 0.5), (1, 0.7)):
-        config = parity(seed, task="lights_out", model=model, lengths=(1, 16), evaluation=settings)
+        config = puzzle_config(seed)
         rows = [Record(4, "validation", "scaled_accuracy", 2 * share - 1)]
         for length, value, count in ((10, 0.0, 9), (20, 1.0, 1), (30, share, 3), (50, share, 2)):
             rows.append(Record(4, "test", "accuracy", value, length, count=count))

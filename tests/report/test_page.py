@@ -14,19 +14,20 @@ from statetrack import tasks
 from statetrack.analysis import audit_run
 from statetrack.analysis.spectra import MAX_DOTS
 from statetrack.cli import main
+from statetrack.experiments.plan import Plan
 from statetrack.report import build, read_runs, render, write_report
 from statetrack.report.spectra import spectrum
 from statetrack.report.tables import group_runs
-from statetrack.runs import Run
+from statetrack.runs import Record, Run, folder
 from statetrack.training import RunConfig, run
-from tests.report.folders import parity, scores, write_run
+from tests.report.folders import OtherKind, parity, puzzle_config, scores, write_run
 from tests.training import tiny
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """Ids, text of table cells, titles of spots and text outside scripts; tags must match."""
+    """Ids, text of table cells, text outside scripts, and the JSON; tags must match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -34,10 +35,17 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.links: list[str] = []
         self.tables: list[list[list[str]]] = []
-        self.tips: list[str] = []
-        self.text = ""
+        self.table: dict[str, list[list[str]]] = {}
+        self.text = self.script = ""
         self.feed(text)
         assert self.open == []
+        self.data = json.loads(self.script)
+
+    @property
+    def numbers(self) -> dict[str, dict[str, str]]:
+        """Model -> column -> what the table of all numbers says."""
+        head, *lines = self.table["numbers"]
+        return {line[0]: dict(zip(head, line, strict=True)) for line in lines}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         fields = dict(attrs)
@@ -47,14 +55,14 @@ class Page(HTMLParser):
         self.links += [str(v) for k, v in attrs if k in ("src", "href", "xlink:href")]
         if tag not in VOID:
             self.open.append(tag)
+        self.json = fields.get("type") == "application/json"
         if tag == "table":
             self.tables.append([])
+            self.table[str(fields.get("id"))] = self.tables[-1]
         elif tag == "tr":
             self.tables[-1].append([])
         elif tag in ("td", "th"):
             self.tables[-1][-1].append("")
-        elif tag == "title" and "svg" in self.open:
-            self.tips.append("")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -69,8 +77,8 @@ class Page(HTMLParser):
             self.text += data
         if "td" in self.open or "th" in self.open:
             self.tables[-1][-1][-1] += data
-        if self.open and self.open[-1] == "title" and "svg" in self.open:
-            self.tips[-1] += data
+        if self.open and self.open[-1] == "script" and self.json:
+            self.script += data
 
 
 @pytest.fixture(scope="module")
@@ -89,21 +97,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_table_shows_what_the_records_say(trained: Path) -> None:
     page = Page(render(build(read_runs([trained]))))
-    head, *lines = page.tables[0]
-    by_model = {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+    by_model = page.numbers
     assert list(by_model) == ["DeltaNet [0, 1]", "DeltaNet [-1, 1]", "SLSTM"]
     values = sorted(
         Run(trained / tiny.config(seed=s, data_seed=s).fingerprint).last("scaled_accuracy") or 0.0
         for s in (0, 1)
     )
     signed = by_model["DeltaNet [-1, 1]"]
-    assert signed["best"] == f"{values[1]:.3f}"
-    assert signed["median"] == f"{sum(values) / 2:.3f}"
-    assert signed["spread"] == f"{values[1] - values[0]:.3f}"
+    assert signed["best"] == f"{values[1]:z.3f}"
+    assert signed["median"] == f"{sum(values) / 2:z.3f}"
+    assert signed["spread"] == f"{values[1] - values[0]:z.3f}"
     assert (signed["seeds"], signed["judged lengths"], signed["rate"]) == ("2", "8–12", "0.001")
     assert by_model["SLSTM"]["spread"] == "–"
     assert all(line["paper’s best"] == "" for line in by_model.values())
-    assert "4 runs, 4 finished" in page.text and "Nothing: every run has finished" in page.text
+    assert "4 runs, 4 finished. 3 of 3 cells have a number." in page.text
+    assert "Nothing: every run has finished and has its number." in page.text
 
 
 def test_the_page_needs_nothing_beside_itself(trained: Path) -> None:
@@ -116,7 +124,7 @@ def test_the_page_needs_nothing_beside_itself(trained: Path) -> None:
     assert set(re.findall(r"url\(#?([^)]*)\)", text)) <= set(page.ids)
     assert {u for u in re.findall(r"https?://[^\s\"'<]+", text) if "www.w3.org" not in u} == set()
     assert 'name="viewport"' in text and "@media print" in text
-    for section in ("table", "lengths", "learning", "spectra", "configs", "missing"):
+    for section in ("overview", "table", "lengths", "learning", "spectra", "runs", "missing"):
         assert section in page.ids and f"#{section}" in page.links
 
 
@@ -130,9 +138,10 @@ def test_every_number_links_to_the_record_behind_it(trained: Path, tmp_path: Pat
         (Run(trained / tiny.config(seed=s, data_seed=s).fingerprint) for s in (0, 1)),
         key=lambda member: member.last("scaled_accuracy") or 0.0,
     )
-    # best, median and spread of the two seeds; best and median of the two models with one seed
-    assert len(behind) == 3 + 2 + 2
-    assert behind.count(best.folder.resolve() / "records.jsonl") == 2
+    # best, median and spread of the two seeds; best and median of the two models with one seed;
+    # and each of the four in the list of runs
+    assert len(behind) == 3 + 2 + 2 + 4
+    assert behind.count(best.folder.resolve() / "records.jsonl") == 3
     assert not any(link.endswith("audit.json") for link in links)
 
 
@@ -146,23 +155,35 @@ def test_an_audit_speaks_for_the_weights(trained: Path, tmp_path: Path) -> None:
     (member.folder / "model.safetensors").unlink()
     assert spectrum(group) == from_weights
     page = Page(write_report([member], tmp_path / "x.html").read_text())
-    head, line = page.tables[0]
-    assert line[head.index("exact to")] == "4321"
+    assert page.numbers["DeltaNet [-1, 1]"]["exact to"] == "4321"
     assert "runs/one/audit.json" in page.links
 
 
-def test_spots_say_the_values_of_the_curves(trained: Path) -> None:
+def test_the_plots_have_the_values_of_the_curves(trained: Path) -> None:
     report = build(read_runs([trained]))
-    page = Page(render(report))
-    (task,) = report.tasks
-    for curves in (task.by_length, task.losses, task.scores):
-        assert len(curves) == 3
-        for curve in curves:
-            for point in curve.points:
-                wanted = f"{curve.label}: {point.middle:.3f} at {point.where}"
-                assert any(tip.startswith(wanted) for tip in page.tips), wanted
-    assert any("over 2 seeds)" in tip for tip in page.tips)
-    assert "trained to 7" in page.text  # words of up to 8 have 7 bits
+    found = Page(render(report)).data
+    (block,) = report.blocks
+    assert found["blocks"][0]["mark"] == 7  # sequences of up to 8 have 7 bits
+    assert found["blocks"][0]["cells"] == [0, 1, 2]
+    for i, drawn in block.members.items():
+        for name, curve in (
+            ("length", drawn.by_length),
+            ("loss", drawn.losses),
+            ("score", drawn.scores),
+        ):
+            numbers = found[name][str(i)]
+            assert numbers["x"] == pytest.approx([point.x for point in curve.points])
+            assert numbers["y"] == pytest.approx([p.middle for p in curve.points], abs=1e-4)
+            assert numbers["seeds"] == curve.seeds and ("low" in numbers) == (curve.seeds > 1)
+            wheres = numbers.get("where", [f"step {x}" for x in numbers["x"]])
+            assert wheres == [point.where for point in curve.points]
+    assert found["operations"] == {}
+    assert [found["facets"]["model"][fact[4]] for fact in found["facts"]] == [
+        "DeltaNet",
+        "DeltaNet",
+        "SLSTM",
+    ]
+    assert found["dashes"] == {"[-1, 1]": "", "[0, 1]": "5 3", "none": "1.5 2.5"}
 
 
 def test_spectra_are_those_of_the_transitions(trained: Path) -> None:
@@ -190,10 +211,12 @@ def test_complex_eigenvalues_of_two_layers(tmp_path: Path) -> None:
     places = {(dot.layer, dot.real, dot.imag) for dot in found.dots}
     assert places == {(layer, real, -imag + 0.0) for layer, real, imag in places}
     page = Page(render(build([run(tiny.config(model=model), tmp_path)])))
-    assert "imaginary part" in page.text
-    assert sum(tip.startswith("layer 2: ") for tip in page.tips) == sum(
-        dot.layer == 2 for dot in found.dots
-    )
+    drawn = page.data["dots"]["0"]
+    assert not drawn["real"] and [layer["layer"] for layer in drawn["layers"]] == [1, 2]
+    for layer in drawn["layers"]:
+        mine = [dot for dot in found.dots if dot.layer == layer["layer"]]
+        assert layer["x"] == pytest.approx([dot.real for dot in mine], abs=1e-4)
+        assert layer["y"] == pytest.approx([dot.imag for dot in mine], abs=1e-4)
 
 
 def test_odd_names_are_escaped(tmp_path: Path) -> None:
@@ -211,21 +234,116 @@ def test_odd_names_are_escaped(tmp_path: Path) -> None:
     assert "<script>alert" not in text and "<i>" not in text and "<b>" not in text
     assert text.count("<script>") == 1
     assert name in page.text and odd.name in page.text
-    assert ["ValueError: <script>alert('x')</script> & \"more\""] == [
-        line[2] for line in page.tables[-1][1:]
+    reason = "ValueError: <script>alert('x')</script> & \"more\""
+    assert [line[2] for line in page.tables[-2][1:]] == [reason]  # the run
+    assert [line[:3] for line in page.tables[-1][1:]] == [
+        ["DeltaNet [-1, 1]", name, "no finished run has a number"]  # and its cell
     ]
 
 
 def test_missing_numbers_stay_missing(tmp_path: Path) -> None:
     write_run(tmp_path, parity(), [], finished=False, error="OSError: no space left")
     page = Page(render(build(read_runs([tmp_path]))))
-    (head, line), (_, missing) = page.tables
-    cells = dict(zip(head, line, strict=True))
-    for column in ("best", "median", "spread", "trained lengths", "rate"):
+    cells = page.numbers["DeltaNet [-1, 1]"]
+    for column in ("best", "median", "spread", "on trained lengths", "rate"):
         assert cells[column] == "–"
     assert cells["seeds"] == "0 (1 missing)"
-    assert missing[2] == "OSError: no space left"
-    assert page.tips == []
+    assert page.tables[-2][1][2] == "OSError: no space left"
+    assert page.data["blocks"] == [] and page.data["length"] == {}
+    assert "0 of 1 cells have a number; 1 are empty" in page.text
+
+
+PLAN = Plan(
+    experiment="toy",
+    summary="a toy",
+    scale="paper",
+    version="ran",
+    configs=tuple(
+        parity(seed, model=tiny.model(eigen_range=(low, 1.0)), lr=lr)
+        for low in (0.0, -1.0)
+        for lr in (1e-3, 1e-2)
+        for seed in (0, 1, 2)
+    ),
+)
+
+
+def test_empty_cells_are_counted_and_have_their_command(tmp_path: Path) -> None:
+    folder = tmp_path / "toy-paper-ran"
+    runs = [write_run(folder, parity(seed), scores(0.5)) for seed in (0, 1)]
+    stranger = write_run(tmp_path / "mine", parity(model=tiny.model("Mamba")), scores(0.2))
+    remark = {"toy-paper-ran/parity/DeltaNet [-1, 1]": "It had fewer steps."}
+    report = build([*runs, stranger], [PLAN], remarks=remark)
+    assert [(one.label, one.row is None) for one in report.entries] == [
+        ("DeltaNet [0, 1]", True),
+        ("DeltaNet [-1, 1]", False),
+        ("Mamba [-1, 1]", False),
+    ]
+    planned, mine = report.heat
+    assert (planned.filled, planned.cells, mine.filled, mine.cells) == (1, 2, 1, 1)
+    page = Page(render(report))
+    assert "2 of 3 cells have a number; 1 are empty" in page.text
+    assert "Nothing:" not in page.text
+    command = "statetrack reproduce toy --scale paper --version ran"
+    (line,) = page.tables[-1][1:]
+    only = "--only 'parity DeltaNet [0, 1]'"
+    assert line == ["DeltaNet [0, 1]", "parity", "not run", f"{command} {only} --out runs"]
+    assert {"#missing-0", "#row-1", "#row-2"} <= set(page.links)
+    assert {"missing-0", "row-1", "row-2"} <= set(page.ids)
+    said = "It had fewer steps. (learning rate 0.001 of 0.001, 0.01, 2 of 3 seeds)"
+    assert said in page.numbers["DeltaNet [-1, 1]"]["remark"]
+    assert page.data["facets"]["scale"] == ["paper", "none"]
+
+
+def test_a_cell_is_coloured_by_what_the_paper_has(tmp_path: Path) -> None:
+    def judged(low: float) -> RunConfig:
+        config = parity(model=tiny.model(eigen_range=(low, 1.0)))
+        settings = replace(config.evaluation, lengths=(40, 256), test_lengths=None)
+        return replace(config, evaluation=settings)
+
+    runs = [
+        write_run(tmp_path, judged(0.0), scores(0.04)),  # the paper has 0.017
+        write_run(tmp_path, judged(-1.0), scores(0.6)),  # and 1.000
+    ]
+    report = build(runs)
+    assert report.against_paper == {"above": 0, "equal": 1, "below": 1, "empty": 0}
+    text = render(report)
+    assert '<td class="equal" data-i="0"><a href="#row-0">0.040</a>' in text
+    assert '<td class="far-below" data-i="1"><a href="#row-1">0.600</a>' in text
+    assert Page(text).numbers["DeltaNet [-1, 1]"]["ours less paper’s"] == "-0.400"
+
+
+def test_applied_tasks_show_accuracy_by_length_and_by_operations(tmp_path: Path) -> None:
+    config = puzzle_config()
+    rows = [Record(4, "validation", "scaled_accuracy", 0.5)]
+    rows += [Record(4, "test", "accuracy", v, t, count=2) for t, v in ((20, 1.0), (50, 0.75))]
+    rows += [
+        Record(4, "test", "accuracy", v, count=5, operations=n) for n, v in ((1, 0.9), (4, 0.6))
+    ]
+    page = Page(render(build([write_run(tmp_path, config, rows)])))
+    (table,) = [table for table in page.tables if ["", "length, tokens", "operations"] in table]
+    assert table[1:] == [
+        ["32", "64", "1", "4"],
+        ["DeltaNet [-1, 1]", "1.000", "0.750", "0.900", "0.600"],
+    ]
+    drawn = page.data["operations"]["0"]
+    assert (drawn["x"], drawn["y"]) == ([1, 4], [0.9, 0.6])
+    assert drawn["where"] == ["1 operation", "3 to 4 operations"]
+
+
+def test_runs_of_another_kind_are_listed_with_their_last_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(folder.KINDS, OtherKind.KIND, "tests.report.folders:OtherKind")
+    rows = [Record(step, "validation", "loss", 4.0 / step) for step in (1, 2)]
+    other = write_run(tmp_path, OtherKind(tokens=3), rows)
+    write_run(tmp_path, parity(), scores(0.5))
+    report = build(read_runs([tmp_path]))
+    assert (report.runs, report.finished, len(report.entries)) == (2, 2, 1)
+    page = Page(render(report))
+    lines = [line for table in page.tables for line in table]
+    assert [other.folder.name, "lm", "yes", "validation loss 2"] in lines
+    alone = Page(render(build([other])))
+    assert alone.data["facts"] == [] and "1 run, 1 finished." in alone.text
 
 
 def test_weights_that_cannot_be_read_leave_a_reason(trained: Path, tmp_path: Path) -> None:
@@ -305,8 +423,8 @@ def test_what_to_install_is_said(
     for name in [n for n in sys.modules if n.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"needs {package}: pip install 'statetrack\[report\]'"):
-        write_report(runs, tmp_path / "x.html")
+    with pytest.raises(ImportError, match=rf"needs? {package}: pip install 'statetrack\[report\]'"):
+        write_report(runs, tmp_path / "x.html", plots=True)
 
 
 def test_demo_ends_in_a_report_or_says_why_not(

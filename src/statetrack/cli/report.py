@@ -13,10 +13,11 @@ def report(
     plots: Flag = False,
     markdown: Path | None = None,
 ) -> int:
-    """One page about runs: table, curves, eigenvalues, configs, and what is missing.
+    """One page about runs: numbers beside the paper's, curves, eigenvalues, and what is missing.
 
-    The page needs nothing beside itself: it opens without a network, on a phone, and prints. Its
-    numbers are links to the records behind them, where it still lies as it did to the runs.
+    The page can be searched, sorted and filtered. It needs nothing beside itself: it opens without
+    a network, on a phone, and prints. Its numbers are links to the records behind them, where it
+    still lies as it did to the runs.
 
     Parameters
     ----------
@@ -31,15 +32,16 @@ def report(
         is then the one folder that `statetrack archive --out` wrote to, or `statetrack reproduce
         --out`; it gets a summary.json.
     """
-    from statetrack.report import read_runs, write_book, write_report
+    from statetrack.experiments.summary import plans, plans_for
+    from statetrack.report import read_remarks, read_runs, write_book, write_report
 
     if markdown is not None and len(runs) != 1:
         raise ValueError(f"--markdown is about one folder of results, not {len(runs)}")
     found = read_runs(runs)
-    print(f"Report: {write_report(found, out, plots=plots)}")
+    planned = plans_for(runs, found)
+    page = write_report(found, out, plans=planned, remarks=read_remarks(runs), plots=plots)
+    print(f"Report: {page}")
     if markdown is not None:
-        from statetrack.experiments.summary import plans
-
         page, summary, *pictures = write_book(plans(runs[0]), found, runs[0], markdown)
         print(f"Results: {page}, {summary} and {len(pictures)} pictures")
     return 0

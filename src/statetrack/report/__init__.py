@@ -2,12 +2,14 @@
 
 write_report(read_runs(["runs"]), "report.html")
 
-Small steps, each a pure function of the one before: runs -> tables (`tables`, `spectra`) ->
-pictures (`figures`) -> page (`page`). With plans of what should have been run beside them,
-`write_book` makes the results page in Markdown (`cells`, `book`). Drawing needs jinja2 and
+Small steps, each a pure function of the one before: runs -> tables (`tables`, `spectra`, `cells`)
+-> what the page shows (`entries`, `page`). The page's own script draws its plots (page.js).
+`write_book` makes the results page in Markdown (`book`), with pictures by matplotlib (`figures`).
+Colours and line styles of all of them are in `looks`. The page needs jinja2, pictures need
 matplotlib.
 """
 
+from statetrack.report.files import read_remarks as read_remarks
 from statetrack.report.files import read_runs as read_runs
 from statetrack.report.files import write_book as write_book
 from statetrack.report.files import write_report as write_report

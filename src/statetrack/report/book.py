@@ -14,22 +14,29 @@ from typing import Any
 
 from statetrack.analysis.audit_file import NEAR_MINUS_ONE, LayerSpectrum, RunAudit, read_audit
 from statetrack.experiments.plan import Plan
-from statetrack.report.cells import Cell, cells, summary_rows
-from statetrack.report.figures import Picture, curves_picture, spectrum_picture, styles
+from statetrack.report.cells import Cell, all_cells, summary_rows
+from statetrack.report.entries import MADE_IN
+from statetrack.report.figures import Picture, curves_picture, spectrum_picture
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
 from statetrack.report.spectra import spectrum
-from statetrack.report.tables import Curve, Point, by_length, by_step, trained_tokens, unique
+from statetrack.report.tables import (
+    Curve,
+    Group,
+    Point,
+    by_length,
+    by_operations,
+    by_step,
+    places,
+    trained_tokens,
+)
 from statetrack.runs import StoredRun
 from statetrack.runs.stored import Place
 
-__all__ = ["Book", "make_book"]
+__all__ = ["Book", "make_book", "remarks_in"]
 
 STORIES, REMARKS = "stories.md", "remarks.json"
 STATES = Path("states") / "states.json"
-MADE_IN = "runs"
-"""Where the commands of the page put new runs; `statetrack archive` carries them over."""
-
 SHOWN_HEADS = 8
 SHOWN_STATES = 24
 
@@ -84,13 +91,12 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     A run counts in every table that has it in its list, whichever folder it lies in.
     """
     site = _Site(root, page, f"images/{page.stem}")
-    by_folder: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        by_folder.setdefault(run.place.path.relative_to(root).parts[0], []).append(run)
-    tables = {plan.folder: cells(plan, _runs_for(plan, by_folder)) for plan in plans}
+    tables = all_cells(plans, runs)
     names = list(dict.fromkeys(plan.experiment for plan in plans))
     stories = _stories(root / STORIES, [*names, "states"])
-    remarks = _remarks(root / REMARKS, [cell.key for table in tables.values() for cell in table])
+    remarks = remarks_in(root)
+    known = [cell.key for table in tables.values() for cell in table]
+    _refuse_strangers(root / REMARKS, remarks, known)
     pictures: dict[str, Picture] = {}
     lines = []
     sections = []
@@ -118,16 +124,6 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     return Book(text, pictures, summary)
 
 
-def _runs_for(plan: Plan, runs: Mapping[str, Sequence[StoredRun]]) -> list[StoredRun]:
-    """Those of the plan's folder; for what it lists and has not finished, those of others."""
-    mine = unique(runs.get(plan.folder, ()))
-    done = {run.config.fingerprint for run in mine if run.finished}
-    wanted = {config.fingerprint for config in plan.configs} - done
-    everywhere = (run for members in runs.values() for run in members if run.finished)
-    found = {run.config.fingerprint: run for run in everywhere if run.config.fingerprint in wanted}
-    return [*(run for run in mine if run.config.fingerprint not in found), *found.values()]
-
-
 # -- what is written by hand --------------------------------------------------------------------
 
 
@@ -141,14 +137,14 @@ def _stories(path: Path, known: Iterable[str]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _remarks(path: Path, known: Iterable[str]) -> dict[str, str]:
-    """Cell -> sentence."""
+def remarks_in(root: Path) -> dict[str, str]:
+    """Cell -> sentence, as written by hand in a folder of results; none where there is no file."""
+    path = root / REMARKS
     if not path.exists():
         return {}
     found = json.loads(path.read_bytes())
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise ValueError(f"{path} must be an object of sentences, one for each cell it is about")
-    _refuse_strangers(path, found, known)
     return found
 
 
@@ -183,6 +179,7 @@ def _plan_section(
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     lines += [_table_line(cell, remarks.get(cell.key), site) for cell in table]
+    lines += _places_tables(table)
     lines += _audit_table(table, site)
     lines += _curves(plan, table, site, pictures)
     lines += _spectra(plan, table, site, pictures)
@@ -194,7 +191,7 @@ def _table_line(cell: Cell, remark: str | None, site: _Site) -> str:
     said = [remark] if remark else []
     numbers = [""] * 5
     if found is None:
-        said.insert(0, _why_empty(cell, site))
+        said.insert(0, f"{cell.why_empty()}: `{cell.command(MADE_IN)}`")
     else:
         values = (found.best, found.median, found.spread)
         numbers = [
@@ -221,12 +218,36 @@ def _table_line(cell: Cell, remark: str | None, site: _Site) -> str:
     return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"
 
 
-def _why_empty(cell: Cell, site: _Site) -> str:
-    why = "not run"
-    if cell.group is not None:
-        errors = [run.error for run in cell.group.runs if run.error]
-        why = errors[0].strip().splitlines()[-1] if errors else "not finished"
-    return f"{why}: `{cell.command(MADE_IN)}`"
+# -- applied tasks --------------------------------------------------------------------------------
+
+
+def _places_tables(table: Sequence[Cell]) -> list[str]:
+    """Accuracy by length and by operations, of tasks whose answers count one by one."""
+    lines = []
+    for task in dict.fromkeys(cell.config.learns.name for cell in table):
+        found = {
+            cell.label: {place: max(values) for place, values in places(cell.group).items()}
+            for cell in table
+            if cell.config.learns.name == task and cell.group is not None
+        }
+        columns = list(dict.fromkeys(place for row in found.values() for place in row))
+        if not columns:
+            continue
+        lengths = sorted(length for length, _ in columns if length is not None)
+        operations = sorted(count for _, count in columns if count is not None)
+        columns = [*((length, None) for length in lengths), *((None, n) for n in operations)]
+        heads = [f"{length} tokens" for length in lengths] + [f"{n} op." for n in operations]
+        lines += [
+            f"\n{task}: accuracy of the best seed by length (answers between half of it and all of "
+            "it) and by the operations since the answer was last shown.\n",
+            "| model | " + " | ".join(heads) + " |",
+            "|---|" + "--:|" * len(heads),
+        ]
+        for label, row in found.items():
+            if row:
+                numbers = [f"{row[place]:.3f}" if place in row else "" for place in columns]
+                lines.append("| " + " | ".join([label, *numbers]) + " |")
+    return lines
 
 
 # -- audits -------------------------------------------------------------------------------------
@@ -310,37 +331,51 @@ def _curves(
         ]
         if not groups:
             continue
-        metric = groups[0].metric
-        style = styles([group.label for group in groups])
-        ends = {trained_tokens(group.config) for group in groups}
-        drawn = {
-            "length": curves_picture(
-                f"{plan.folder}-{_slug(task)}-length",
-                f"{task}: {METRICS[metric]} against length",
-                [curve for group in groups if (curve := by_length(group)).points],
-                style,
-                x_label="tokens read",
-                y_label=METRICS[metric],
-                y_range=(-0.1, 1.04),
-                mark=float(ends.pop()) if len(ends) == 1 else None,
-                legend=True,
-            ),
-            "learning": curves_picture(
-                f"{plan.folder}-{_slug(task)}-learning",
-                f"{task}: {METRICS[metric]} on the validation set",
-                [by_step(group, metric, "validation") for group in groups],
-                style,
-                x_label="step",
-                y_label=METRICS[metric],
-                y_range=(-0.1, 1.04),
-                legend=True,
-            ),
-        }
-        lines.append(f"\n{task}, against length and against steps:\n")
-        for picture in drawn.values():
+        drawn = _task_pictures(f"{plan.folder}-{_slug(task)}", task, groups)
+        names = [AGAINST[picture.name.rpartition("-")[2]] for picture in drawn]
+        lines.append(f"\n{task}, against {' and against '.join(names)}:\n")
+        for picture in drawn:
             pictures[picture.name] = picture
             lines.append(site.image(picture.name, picture))
     return lines
+
+
+AGAINST = {"length": "length", "operations": "operations", "learning": "steps"}
+"""By the end of a picture's name."""
+
+
+def _task_pictures(name: str, task: str, groups: Sequence[Group]) -> list[Picture]:
+    metric = METRICS[groups[0].metric]
+    ends = {trained_tokens(group.config) for group in groups}
+    found = [
+        curves_picture(
+            f"{name}-length",
+            f"{task}: {metric} against length",
+            [by_length(group) for group in groups],
+            x_label="tokens read",
+            y_label=metric,
+            y_range=(-0.1, 1.04),
+            mark=float(ends.pop()) if len(ends) == 1 else None,
+        ),
+        curves_picture(
+            f"{name}-operations",
+            f"{task}: accuracy against operations",
+            [by_operations(group) for group in groups],
+            x_label="operations since last shown",
+            y_label="accuracy",
+            y_range=(-0.1, 1.04),
+            log=True,
+        ),
+        curves_picture(
+            f"{name}-learning",
+            f"{task}: {metric} on the validation set",
+            [by_step(group, groups[0].metric, "validation") for group in groups],
+            x_label="step",
+            y_label=metric,
+            y_range=(-0.1, 1.04),
+        ),
+    ]
+    return [picture for picture in found if picture is not None]
 
 
 def _spectra(
@@ -398,10 +433,10 @@ def _states_section(story: str, site: _Site, pictures: dict[str, Picture]) -> li
         "states",
         "the state on 1111...",
         curves,
-        styles([curve.label for curve in curves]),
         x_label="ones read",
         y_label="state",
-        legend=True,
     )
+    if picture is None:
+        return lines
     pictures[picture.name] = picture
     return [*lines, "", site.image(picture.name, picture)]

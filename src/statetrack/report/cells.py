@@ -2,7 +2,7 @@
 
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,18 +13,19 @@ from statetrack.report.paper import best_in_paper
 from statetrack.report.tables import (
     Group,
     Row,
-    accuracy_by_place,
     group_of,
     labels,
     order,
+    places,
     row,
+    unique,
 )
 from statetrack.runs import StoredRun
 from statetrack.runs.labels import eigen_range, label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
 
-__all__ = ["KEYS", "Cell", "cells", "summary_rows"]
+__all__ = ["KEYS", "Cell", "all_cells", "cells", "summary_rows"]
 
 KEYS = (
     "experiment",
@@ -87,6 +88,13 @@ class Cell:
         depths = {c.model.backbone.num_layers for c in self.plan.configs if label(c) == name}
         return self.plan.command(out, name if depths == {layers} else f"{name}, {layers} layers")
 
+    def why_empty(self) -> str:
+        """Why there is no number, in a few words."""
+        errors = [run.error for run in self.group.runs if run.error] if self.group else []
+        if errors:
+            return errors[0].strip().splitlines()[-1]
+        return "not run" if self.group is None else "not finished"
+
     def unlike_the_plan(self) -> list[str]:
         """Where the runs that have a number are fewer or other than planned."""
         if self.group is None or not self.group.chosen:
@@ -106,6 +114,34 @@ class Cell:
 
 def _list(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
+
+
+def all_cells(plans: Sequence[Plan], runs: Iterable[StoredRun]) -> dict[str, list[Cell]]:
+    """The cells of every plan, by its folder.
+
+    A run counts in every table that has it in its list, whichever folder it lies in.
+    """
+    known = {plan.folder for plan in plans}
+    by_folder: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        by_folder.setdefault(_folder_of(run, known) or "", []).append(run)
+    return {plan.folder: cells(plan, _runs_for(plan, by_folder)) for plan in plans}
+
+
+def _folder_of(run: StoredRun, known: set[str]) -> str | None:
+    """Which of the `known` folders a run lies in, by their names; `None` if in none."""
+    above = run.place.path.resolve().parents
+    return next((folder.name for folder in above if folder.name in known), None)
+
+
+def _runs_for(plan: Plan, runs: Mapping[str, Sequence[StoredRun]]) -> list[StoredRun]:
+    """Those of the plan's folder; for what it lists and has not finished, those of others."""
+    mine = unique(runs.get(plan.folder, ()))
+    done = {run.config.fingerprint for run in mine if run.finished}
+    wanted = {config.fingerprint for config in plan.configs} - done
+    everywhere = (run for members in runs.values() for run in members if run.finished)
+    found = {run.config.fingerprint: run for run in everywhere if run.config.fingerprint in wanted}
+    return [*(run for run in mine if run.config.fingerprint not in found), *found.values()]
 
 
 def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
@@ -143,12 +179,9 @@ def summary_rows(cell: Cell, root: Path) -> list[dict[str, Any]]:
     half of it and all of it, and by `operations` as the records have them.
     """
     first = _summary_row(cell, root)
-    if cell.group is None or not cell.group.chosen or cell.config.judge.judged_by is None:
-        return [first]
-    by_place = [accuracy_by_place(run) for run in cell.group.chosen]
     rows = [first]
-    for length, operations in dict.fromkeys(place for found in by_place for place in found):
-        values = [found[length, operations] for found in by_place if (length, operations) in found]
+    found = {} if cell.group is None else places(cell.group)
+    for (length, operations), values in found.items():
         rows.append(
             first
             | {"metric": "accuracy", "length": length, "operations": operations}

@@ -1,40 +1,54 @@
-"""From tables to pictures: matplotlib figures, as SVG that answers to the mouse, and as PNG.
+"""From tables to pictures: matplotlib figures, as SVG and as PNG.
 
-Every picture has the size of a phone's screen, so that its letters can be read there.
+Curves are small multiples: one panel for each model, in its colour, a line style for each range
+(`looks`). All panels of a picture share their axes.
 """
 
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
+from statetrack.report import looks
 from statetrack.report.spectra import Spectrum
 from statetrack.report.tables import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import Locator
 
-__all__ = ["Picture", "Style", "curves_picture", "spectrum_picture", "styles", "to_png", "to_svg"]
+__all__ = ["Picture", "curves_picture", "spectrum_picture", "to_png", "to_svg"]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00")
-"""Okabe and Ito's, which the colour-blind can tell apart; black and yellow left out, which cannot
-be seen on a dark or a light page."""
+MARKERS = {
+    "": None,
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "cross": "X",
+}
+"""What matplotlib calls `looks.MARKERS`."""
 
-DASHES = ("", "6 2.5", "1.5 2", "8 2 1.5 2")
-"""Taken in turn with the colours: a line on top of another lets it shine through."""
+LAYERS = "osD^vP"
+"""Markers of eigenvalues, layer by layer."""
 
-MARKERS = "osD^vP"
-SIZE = (4.6, 3.0)
-LEGEND_ROW = 0.18  # inches
+WIDTH = 5.6
+PANEL_HEIGHT = 1.25
+COLUMNS = 4
+LEFT, RIGHT, TOP, BOTTOM = 0.52, 0.1, 0.34, 0.42
+GAP, TITLE = 0.14, 0.26
+LEGEND_ROW = 0.2
+"""All in inches: laid out here, because matplotlib's own layout takes longer than the drawing."""
+
+SINGLE = (4.6, 3.0)
 DPI = 72  # SVG's points: a figure's pixels are the picture's units
 AXES_GREY = "#808080"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "font.size": 9.5,
+    "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": AXES_GREY,
@@ -48,128 +62,166 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Style:
-    """How a line is drawn; `dashes` as SVG writes them."""
-
-    colour: str
-    dashes: str
-
-    @property
-    def matplotlib_dashes(self) -> "tuple[float, tuple[float, ...]] | str":
-        return (0.0, tuple(map(float, self.dashes.split()))) if self.dashes else "-"
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A spot of a picture that says something when pointed at."""
-
-    x: float
-    y: float
-    text: str
-    colour: str
-
-
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure, and its spots in data coordinates."""
+    """A figure with a name and a title."""
 
     name: str
     title: str
     figure: "Figure"
-    hits: tuple[Hit, ...]
-
-
-def styles(labels: Sequence[str]) -> dict[str, Style]:
-    """A style for every label; no two of 28 are alike in colour and dashes.
-
-    >>> styles(["a", "b"])["b"].colour
-    '#D55E00'
-    """
-    unique = list(dict.fromkeys(labels))
-    return {
-        label: Style(COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)])
-        for i, label in enumerate(unique)
-    }
 
 
 def curves_picture(
     name: str,
     title: str,
     curves: Sequence[Curve],
-    style: dict[str, Style],
     *,
     x_label: str,
     y_label: str,
     y_range: tuple[float, float] | None = None,
     mark: float | None = None,
-    legend: bool = False,
-) -> Picture:
-    """Lines with a band from the least to the greatest seed; `mark` is where training ended."""
-    figure, axes = _canvas()
-    if mark is not None:
-        axes.axvspan(0, mark, color=AXES_GREY, alpha=0.12, linewidth=0)
-        longest = max((point.x for curve in curves for point in curve.points), default=mark)
-        axes.annotate(
-            f"trained to {mark:g}",
-            (mark, 1.0),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            xytext=(0, 3),
-            ha="left" if mark < longest / 2 else "right",
-            fontsize=8.5,
-        )
-        axes.axvline(mark, color=AXES_GREY, linestyle=":", linewidth=1.2)
-    hits = []
-    for curve in curves:
-        look = style[curve.label]
-        x = [point.x for point in curve.points]
-        axes.plot(
-            x,
-            [point.middle for point in curve.points],
-            color=look.colour,
-            linestyle=look.matplotlib_dashes,
-            linewidth=1.8,
-            marker="o" if len(x) == 1 else None,
-            label=curve.label,
-        )
-        if curve.seeds > 1:
-            low = [point.low for point in curve.points]
-            high = [point.high for point in curve.points]
-            axes.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
-        for point in curve.points:
-            text = f"{curve.label}: {point.middle:.3f} at {point.where}"
-            if curve.seeds > 1:
-                text += f" ({point.low:.3f} to {point.high:.3f} over {curve.seeds} seeds)"
-            hits.append(Hit(point.x, point.middle, text, look.colour))
-    axes.set(xlabel=x_label, ylabel=y_label)
+    log: bool = False,
+) -> Picture | None:
+    """Lines with a band from the least to the greatest seed, one panel for each model.
+
+    `mark` is where training ended; `log` is for the x axis. `None` where no curve has a point.
+    """
+    drawn = [curve for curve in curves if curve.points]
+    if not drawn:
+        return None
+    _matplotlib()
+    panels = list(dict.fromkeys(curve.model for curve in drawn))
+    variants = list(dict.fromkeys(curve.variant for curve in drawn))
+    ranges = list(dict.fromkeys(curve.between for curve in drawn))
+    turns = looks.in_turn([curve.label for curve in drawn])
+    keys = _legend(ranges, variants) if panels != [""] else []
+    keys_rows = -(-len(keys) // 3) if panels != [""] else -(-len(drawn) // 2)
+    figure, grid = _panels(len(panels), keys_rows)
+    for axes, model in zip(grid, panels, strict=True):
+        if mark is not None:
+            axes.axvspan(0, mark, color=AXES_GREY, alpha=0.14, linewidth=0)
+        for curve in (curve for curve in drawn if curve.model == model):
+            if model:
+                colour, dashes = looks.colour_of(model), looks.dashes_of(curve.between)
+            else:
+                colour, dashes = turns[curve.label]
+            marker = looks.MARKERS[variants.index(curve.variant) % len(looks.MARKERS)]
+            _draw(axes, curve, colour.light, dashes, MARKERS[marker])
+        if model:
+            axes.set_title(model, fontsize=9, loc="left", color=looks.colour_of(model).light, pad=3)
+    first = grid[0]
+    if log:
+        first.set_xscale("log", base=2)
+        first.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    else:
+        first.set_xlim(left=0)
+        first.locator_params(axis="x", nbins=4)
     if y_range is not None:
-        least = min((point.low for curve in curves for point in curve.points), default=0.0)
-        axes.set_ylim(min(y_range[0], least - 0.05), y_range[1])
-    axes.set_xlim(left=0)
-    if legend:
-        rows = -(-len(curves) // 2)
-        figure.set_size_inches(SIZE[0], SIZE[1] + LEGEND_ROW * rows)
-        figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=2)
-    return Picture(name, title, figure, tuple(hits))
+        least = min(point.low for curve in drawn for point in curve.points)
+        first.set_ylim(min(y_range[0], least - 0.05), y_range[1])
+    height = figure.get_figheight()
+    over = LEGEND_ROW * keys_rows
+    figure.text(0.5, (over + 0.06) / height, x_label, ha="center", va="bottom")
+    figure.text(0.02, (over + height) / 2 / height, y_label, rotation=90, va="center", fontsize=9)
+    if mark is not None:
+        said = f"grey: lengths trained on, up to {mark:g}"
+        figure.text(0.99, 1 - 0.06 / height, said, ha="right", va="top", fontsize=8)
+    shape: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "lower center"}
+    if keys:
+        figure.legend(handles=keys, ncols=3, borderaxespad=0.1, **shape)
+    elif panels == [""]:
+        figure.legend(ncols=2, borderaxespad=0.1, **shape)
+    return Picture(name, title, figure)
 
 
-def spectrum_picture(name: str, spectrum: Spectrum, *, heading: str | None = None) -> Picture:
+def _draw(axes: "Axes", curve: Curve, colour: str, dashes: str, marker: str | None) -> None:
+    x = [point.x for point in curve.points]
+    axes.plot(
+        x,
+        [point.middle for point in curve.points],
+        color=colour,
+        linestyle=_dashes(dashes),
+        linewidth=1.5,
+        marker=marker or ("o" if len(x) == 1 else None),
+        markersize=3.5,
+        markevery=max(1, len(x) // 6),
+        label=curve.label,
+    )
+    if curve.seeds > 1:
+        low = [point.low for point in curve.points]
+        high = [point.high for point in curve.points]
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _dashes(dashes: str) -> "tuple[float, tuple[float, ...]] | str":
+    """SVG's dashes, which matplotlib counts in line widths."""
+    return (0.0, tuple(float(part) / 1.5 for part in dashes.split())) if dashes else "-"
+
+
+def _legend(ranges: Sequence[str | None], variants: Sequence[str]) -> "list[Line2D]":
+    """What line styles and markers mean; nothing for the one of a kind."""
+    from matplotlib.lines import Line2D
+
+    found = [
+        Line2D([], [], color="black", linestyle=_dashes(looks.dashes_of(one)), linewidth=1.5)
+        for one in ranges
+    ]
+    names = [f"range {one}" if one else "no range" for one in ranges]
+    if len(variants) > 1:
+        marks = [looks.MARKERS[i % len(looks.MARKERS)] for i in range(len(variants))]
+        found += [
+            Line2D([], [], color="black", marker=MARKERS[mark], linewidth=1.5, markersize=3.5)
+            for mark in marks
+        ]
+        names += [variant or "as usual" for variant in variants]
+    for line, text in zip(found, names, strict=True):
+        line.set_label(text)
+    return found
+
+
+def _panels(count: int, legend_rows: int) -> "tuple[Figure, list[Axes]]":
+    """A figure with `count` panels in rows, which share their axes."""
+    figure_class, context = _matplotlib()
+    columns = min(COLUMNS, count)
+    rows = -(-count // columns)
+    under = BOTTOM + LEGEND_ROW * legend_rows
+    width = WIDTH if count > 1 else SINGLE[0]
+    tall = PANEL_HEIGHT if count > 1 else SINGLE[1] - TOP - BOTTOM
+    height = TOP + rows * tall + (rows - 1) * (TITLE + GAP) + under
+    with context:
+        figure = figure_class(figsize=(width, height), dpi=DPI)
+        figure.patch.set_alpha(0.0)
+        wide = (width - LEFT - RIGHT - (columns - 1) * GAP) / columns
+        found: list[Axes] = []
+        for i in range(count):
+            row, column = divmod(i, columns)
+            left = LEFT + column * (wide + GAP)
+            bottom = height - TOP - tall - row * (tall + TITLE + GAP)
+            box = (left / width, bottom / height, wide / width, tall / height)
+            shared: dict[str, Any] = {"sharex": found[0], "sharey": found[0]} if found else {}
+            axes = figure.add_axes(box, **shared)
+            axes.patch.set_alpha(0.0)
+            last = i + columns >= count
+            axes.tick_params(labelleft=column == 0, labelbottom=last, labelsize=8)
+            found.append(axes)
+    return figure, found
+
+
+def spectrum_picture(name: str, spectrum: Spectrum, *, heading: str) -> Picture:
     """The eigenvalues in the complex plane; where all are real, each above with its share.
 
-    `heading` is written above the axes, for a picture that stands alone.
+    The colour is the model's, the marker says the layer. `heading` is written above the axes.
     """
-    figure, axes = _canvas()
+    figure, (axes,) = _panels(1, 0)
     layers = sorted({dot.layer for dot in spectrum.dots})
     real = all(dot.imag == 0 for dot in spectrum.dots)
-    hits = []
+    colour = looks.colour_of(spectrum.model).light
     for layer in layers:
         dots = [dot for dot in spectrum.dots if dot.layer == layer]
-        colour = COLOURS[(layer - 1) % len(COLOURS)]
         x = [dot.real for dot in dots]
         y = [dot.share if real else dot.imag for dot in dots]
         sizes = 22.0 if real else [8 + 120 * dot.share**0.5 for dot in dots]
-        marker = MARKERS[(layer - 1) % len(MARKERS)]
+        marker = LAYERS[(layer - 1) % len(LAYERS)]
         axes.scatter(
             x,
             y,
@@ -180,10 +232,6 @@ def spectrum_picture(name: str, spectrum: Spectrum, *, heading: str | None = Non
             linewidth=0,
             label=f"layer {layer}",
         )
-        for dot, height in zip(dots, y, strict=True):
-            number = f"{dot.real:.2f}" if real else f"{dot.real:.2f} {dot.imag:+.2f} i"
-            text = f"layer {layer}: {number}, {dot.share:.2%} of the eigenvalues"
-            hits.append(Hit(dot.real, height, text, colour))
     reach = max([1.0, *(abs(dot.real) for dot in spectrum.dots)]) * 1.12
     if real:
         axes.set_yscale("log")
@@ -200,11 +248,10 @@ def spectrum_picture(name: str, spectrum: Spectrum, *, heading: str | None = Non
         axes.set(xlabel="real part", ylabel="imaginary part", ylim=(-reach, reach))
     axes.set_xlim(-reach, reach)
     axes.locator_params(axis="x", nbins=5)
-    if heading is not None:
-        axes.set_title(heading, fontsize=9.5)
+    axes.set_title(heading, fontsize=9, pad=4)
     if len(layers) > 1:
-        figure.legend(loc="outside upper left", fontsize=8, frameon=False, ncols=4)
-    return Picture(name, heading or spectrum.label, figure, tuple(hits))
+        axes.legend(loc="upper left", fontsize=7, ncols=2, framealpha=0.6, edgecolor="none")
+    return Picture(name, heading, figure)
 
 
 def _no_ticks() -> "Locator":
@@ -213,23 +260,17 @@ def _no_ticks() -> "Locator":
     return NullLocator()
 
 
-def _canvas() -> "tuple[Figure, Axes]":
+def _matplotlib() -> "tuple[type[Figure], Any]":
+    """The class of figures, and a context in which they are made."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "the report needs matplotlib: pip install 'statetrack[report]'"
-        ) from error
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-        figure.patch.set_alpha(0.0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0.0)
-    return figure, axes
+        raise ImportError("plots need matplotlib: pip install 'statetrack[report]'") from error
+    return Figure, matplotlib.rc_context(SETTINGS)
 
 
-def to_svg(picture: Picture, *, hover: bool = True) -> str:
+def to_svg(picture: Picture) -> str:
     """The picture as an <svg> element: no ids that clash with another's, no date, no links."""
     import matplotlib
 
@@ -241,25 +282,7 @@ def to_svg(picture: Picture, *, hover: bool = True) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{picture.name}-', svg)
-    svg = re.sub(r'(url\(|href=")#', rf"\1#{picture.name}-", svg)
-    if not hover:
-        return svg
-    title = f'<svg role="img" aria-label="{escape(picture.title)}"'
-    return svg.replace("<svg", title, 1).replace("</svg>", f"{_hit_elements(picture)}</svg>")
-
-
-def _hit_elements(picture: Picture) -> str:
-    """A round spot for every hit; must come after the figure was drawn, which lays it out."""
-    (axes,) = picture.figure.axes
-    height = picture.figure.bbox.height
-    elements = []
-    for hit in picture.hits:
-        x, y = axes.transData.transform((hit.x, hit.y))
-        elements.append(
-            f'<circle class="hit" cx="{x:.1f}" cy="{height - y:.1f}" r="5" '
-            f'fill="{hit.colour}"><title>{escape(hit.text)}</title></circle>'
-        )
-    return "\n".join(elements)
+    return re.sub(r'(url\(|href=")#', rf"\1#{picture.name}-", svg)
 
 
 def to_png(picture: Picture) -> bytes:

@@ -1,15 +1,15 @@
 """The report's input and output: runs, the page, and its plots as files of their own."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from statetrack.analysis import read_audit
 from statetrack.experiments.plan import Plan
 from statetrack.report import figures
-from statetrack.report.book import make_book
-from statetrack.report.page import build, pictures, render, report_styles
+from statetrack.report.book import make_book, remarks_in
+from statetrack.report.page import build, pictures, render
 from statetrack.runs import Run, StoredRun
 from statetrack.runs.archive import archived_runs
 from statetrack.runs.files import write_atomically
@@ -18,7 +18,7 @@ from statetrack.runs.stored import Place
 from statetrack.runs.verify import damaged_numbers, damaged_weights
 from statetrack.runs.warn import warn
 
-__all__ = ["read_runs", "write_book", "write_report"]
+__all__ = ["read_remarks", "read_runs", "write_book", "write_report"]
 
 SUMMARY = "summary.json"
 
@@ -45,6 +45,14 @@ def read_runs(paths: Iterable[Path | str]) -> list[StoredRun]:
         _check_content(run)
     for folder in folders.values():
         _check_files(folder)
+    return found
+
+
+def read_remarks(paths: Iterable[Path | str]) -> dict[str, str]:
+    """What is written by hand about cells, in the remarks.json of each of `paths` that has one."""
+    found: dict[str, str] = {}
+    for path in paths:
+        found |= remarks_in(Path(path))
     return found
 
 
@@ -81,24 +89,32 @@ def _check_files(run: Run) -> None:
         warn(line)
 
 
-def write_report(runs: Sequence[StoredRun], out: Path | str, *, plots: bool = False) -> Path:
-    """Writes the page to `out`; with `plots`, PNG and SVG files to the folder `<out>_plots` too."""
+def write_report(
+    runs: Sequence[StoredRun],
+    out: Path | str,
+    *,
+    plans: Sequence[Plan] = (),
+    remarks: Mapping[str, str] | None = None,
+    plots: bool = False,
+) -> Path:
+    """Writes the page to `out`; with `plots`, PNG and SVG files to the folder `<out>_plots` too.
+
+    What `plans` list and was not run is on the page as empty cells; `remarks` as in `build`.
+    """
     out = Path(out)
     if out.is_dir():
         raise ValueError(f"{out} is a folder; give the name of a file, as in {out / 'report.html'}")
-    report = build(runs)
+    report = build(runs, plans, remarks=remarks)
     page = render(report, base=out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode())
     if plots:
         folder = out.with_name(f"{out.stem}_plots")
         folder.mkdir(exist_ok=True)
-        style = report_styles(report)
-        for index, task in enumerate(report.tasks, 1):
-            for picture in pictures(task, index, style, legend=True).all():
-                svg = figures.to_svg(picture, hover=False)
-                write_atomically(folder / f"{picture.name}.svg", svg.encode())
-                write_atomically(folder / f"{picture.name}.png", figures.to_png(picture))
+        for picture in pictures(report):
+            svg = figures.to_svg(picture)
+            write_atomically(folder / f"{picture.name}.svg", svg.encode())
+            write_atomically(folder / f"{picture.name}.png", figures.to_png(picture))
     return out
 
 

@@ -16,7 +16,7 @@ class Spectrum:
     """What A(x_t) of a trained model looks like; without dots, one of the last two says why.
 
     Attributes:
-        label: the model.
+        label, model: the model, with and without its range.
         seed: of the run it is taken from, the best of its group.
         dots: by layer and place.
         lowest: the least real part.
@@ -25,6 +25,7 @@ class Spectrum:
     """
 
     label: str
+    model: str
     seed: int
     dots: tuple[Dot, ...] = ()
     lowest: float | None = None
@@ -43,13 +44,13 @@ def spectrum(group: Group) -> Spectrum | None:
     seed = best.config.seed
     found = read_audit(best)
     if found is None and not best.has_weights:
-        return Spectrum(group.label, seed, kept=False)
+        return Spectrum(group.label, group.model, seed, kept=False)
     try:
         found = found or look_at(best, lengths=())
     except Exception as error:  # whatever is wrong with the weights, the rest of the page stands
         reason = f"{best.name}/{MODEL} cannot be read: {_first_line(error)}"
-        return Spectrum(group.label, seed, reason=reason)
-    return Spectrum(group.label, seed, found.spectrum, found.lowest, reason=found.note)
+        return Spectrum(group.label, group.model, seed, reason=reason)
+    return Spectrum(group.label, group.model, seed, found.spectrum, found.lowest, reason=found.note)
 
 
 def _first_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ from statetrack import tasks
 from statetrack.analysis.audit_file import ALMOST_ALL, read_audit
 from statetrack.report.paper import best_in_paper
 from statetrack.runs import Record, StoredRun
-from statetrack.runs.labels import model_label
+from statetrack.runs.labels import eigen_range, model_label
 from statetrack.runs.selection import CELL, best_rate, cell, values_of
 from statetrack.training import RunConfig
 
@@ -23,15 +23,19 @@ __all__ = [
     "absent",
     "accuracy_by_place",
     "by_length",
+    "by_operations",
     "by_step",
     "exact_length",
     "group_of",
     "group_runs",
     "labels",
     "order",
+    "places",
+    "range_label",
     "row",
     "trained_tokens",
     "unique",
+    "variant_of",
 ]
 
 MAX_BINS = 32
@@ -70,6 +74,21 @@ class Group:
     def config(self) -> RunConfig:
         """Any config of the group."""
         return (self.chosen or self.runs)[0].config
+
+    @property
+    def model(self) -> str:
+        """The model without its range: what its colour goes by."""
+        return model_label(self.config, with_range=False)
+
+    @property
+    def between(self) -> str | None:
+        """Its range in words, if it has one: what its line style goes by."""
+        return range_label(self.config)
+
+    @property
+    def variant(self) -> str:
+        """What its label has beside model and range, as in `5 layers`."""
+        return variant_of(self.label, self.config)
 
     @property
     def ranked(self) -> list[StoredRun]:
@@ -125,11 +144,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band over seeds."""
+    """A line with a band over seeds.
+
+    Attributes:
+        label: what it is called.
+        points, seeds: its places, and how many runs are behind them.
+        model, between, variant: the model, its range, and what else tells it from others: they
+            decide its colour, its dashes and its marker. All are empty for what is no model.
+    """
 
     label: str
     points: tuple[Point, ...]
     seeds: int
+    model: str = ""
+    between: str | None = None
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +168,17 @@ class Absent:
     run: str
     label: str
     reason: str
+
+
+def range_label(config: RunConfig) -> str | None:
+    """`[-1, 1]`, or `None` for a model without a range, or with several."""
+    found = eigen_range(config)
+    return None if found is None else f"[{found[0]:g}, {found[1]:g}]"
+
+
+def variant_of(label: str, config: RunConfig) -> str:
+    """What a label of `labels` has beside model and range."""
+    return label.removeprefix(model_label(config)).strip(" ()")
 
 
 def _judge(config: RunConfig) -> tasks.Task:
@@ -319,6 +359,20 @@ def accuracy_by_place(run: StoredRun) -> dict[tuple[int | None, int | None], flo
     return found | {(None, r.operations): r.value for r in rows if r.operations is not None}
 
 
+def places(group: Group) -> dict[tuple[int | None, int | None], list[float]]:
+    """`accuracy_by_place` of every chosen run.
+
+    It is empty unless answers within a sequence count one by one (`Task.judged_by`).
+    """
+    found: dict[tuple[int | None, int | None], list[float]] = {}
+    if _judge(group.config).judged_by is None:
+        return found
+    for run in group.chosen:
+        for place, value in accuracy_by_place(run).items():
+            found.setdefault(place, []).append(value)
+    return found
+
+
 def by_length(group: Group) -> Curve:
     """The group's metric against the number of tokens read, on the test set.
 
@@ -342,7 +396,29 @@ def by_length(group: Group) -> Curve:
         alone = faultless or len(part) == 1
         where = f"length {part[-1]}" if alone else f"lengths {part[0]} to {part[-1]}"
         points.append(_point(x, where, values))
-    return Curve(group.label, tuple(points), len(group.chosen))
+    return _curve(group, points)
+
+
+def by_operations(group: Group) -> Curve:
+    """Accuracy of the last test against the operations since an answer was last shown.
+
+    It has no points where the task counts none.
+    """
+    columns = {end: values for (_, end), values in places(group).items() if end is not None}
+    return _curve(
+        group, [_point(float(end), _operations(end), columns[end]) for end in sorted(columns)]
+    )
+
+
+def _operations(end: int) -> str:
+    """A range of operations by its end: 1, 2, 3..4, 5..8, ...
+
+    >>> _operations(1), _operations(2), _operations(8)
+    ('1 operation', '2 operations', '5 to 8 operations')
+    """
+    if end < 3:
+        return f"{end} operation" + "s" * (end != 1)
+    return f"{end // 2 + 1} to {end} operations"
 
 
 def by_step(group: Group, metric: str, split: str) -> Curve:
@@ -353,8 +429,12 @@ def by_step(group: Group, metric: str, split: str) -> Curve:
             if (r.split, r.metric, r.overall) == (split, metric, True):
                 columns.setdefault(r.step, []).append(r.value)
     steps = _thinned(sorted(columns))
-    points = tuple(_point(float(step), f"step {step}", columns[step]) for step in steps)
-    return Curve(group.label, points, len(group.chosen))
+    return _curve(group, [_point(float(step), f"step {step}", columns[step]) for step in steps])
+
+
+def _curve(group: Group, points: Sequence[Point]) -> Curve:
+    look = (group.model, group.between, group.variant)
+    return Curve(group.label, tuple(points), len(group.chosen), *look)
 
 
 def _thinned(steps: list[int]) -> list[int]:
