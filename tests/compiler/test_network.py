@@ -427,6 +427,11 @@ def test_lowering_holds_no_square_for_each_micro_step() -> None:
     assert (network.run(word) == network.machine.run(word)).all()
 
 
+def test_nothing_in_it_is_trained() -> None:
+    network = compile(read("(a|b)*ab"), "cascade")
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
 def test_the_empty_word() -> None:
     network = compile(read("(ab)*"))
     assert network.run("").tolist() == compile_program(network.machine).run("").tolist() == []

@@ -74,7 +74,8 @@ class Machine:
         """The minimal machine of a regular expression; needs automata-lib.
 
         Operators are those of automata-lib: `*`, `+`, `?`, `|`, `&` (intersection), `{m,n}`, `.`,
-        brackets. The alphabet is always given: it decides what the complement and the sink are.
+        brackets. A backslash before one of them, or before a blank, makes it a letter. The
+        alphabet is always given: it decides what the complement and the sink are.
 
         >>> Machine.from_regex("(aa)*", "a").num_states
         2

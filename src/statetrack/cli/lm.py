@@ -10,7 +10,6 @@ from statetrack.cli.options import choose_device
 
 __all__ = ["convert", "evaluate", "generate"]
 
-END = "<|endoftext|>"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -23,6 +22,8 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = 0.95,
     repetition_penalty: float = 1.0,
+    match: str | None = None,
+    alphabet: str | None = None,
     seed: int = 0,
     device: str | None = None,
 ) -> int:
@@ -44,6 +45,11 @@ def generate(
         Draw among the most likely tokens that together have this probability.
     repetition_penalty
         Above 1 makes tokens that were there before less likely.
+    match
+        Write only what this machine accepts: a regular expression ('[0-9]+'), a name, or a file,
+        as for `statetrack compile`. It begins after the prompt.
+    alphabet
+        Of the regular expression; by default its own letters.
     seed
         Decides what is drawn.
     device
@@ -51,7 +57,7 @@ def generate(
     """
     import torch
 
-    from statetrack import lm
+    from statetrack import automata, lm
     from statetrack.models import CausalLM, Sampling
 
     sampling = Sampling(
@@ -64,7 +70,7 @@ def generate(
     model = CausalLM.load(folder).to(place)
     text = lm.load_text(folder, model)
     words = sys.stdin.read() if prompt is None else prompt
-    end = text.tokenizer.token_to_id(END)
+    end = text.tokenizer.token_to_id(lm.END)
     tokens = text.encode(words) or ([] if end is None else [end])
     if not tokens:
         raise ValueError("the prompt is empty, and this tokenizer has no token to begin with")
@@ -74,6 +80,7 @@ def generate(
         sampling=sampling,
         stop=() if end is None else (end,),
         generator=torch.Generator(place).manual_seed(seed),
+        constraint=None if match is None else lm.constraint(automata.read(match, alphabet), text),
     )
     print(words, end="", flush=True)
     for piece in text.stream(int(token) for token in new if int(token) != end):

@@ -164,6 +164,7 @@ class CompiledRNN(nn.Module):
         self.machine = machine
         self.plan = plan
         self.stages = nn.ModuleList(stages)
+        self.requires_grad_(False)
 
     @classmethod
     def from_program(
