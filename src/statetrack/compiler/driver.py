@@ -77,14 +77,19 @@ Way = tuple[str, str, Callable[[], Program]]
 
 
 def compile_program(
-    machine: Machine, method: str = "auto", *, objective: Objective = "latency"
+    machine: Machine,
+    method: str = "auto",
+    *,
+    objective: Objective = "latency",
+    minimise: bool = False,
 ) -> Program:
     """What `compile` lowers to weights: the same network in numpy, with a name for each direction.
 
     >>> compile_program(Machine.from_regex("(ab)*", "ab")).stages[0].layer.directions
     ('state 0', 'state 1', 'one')
     """
-    program = chosen(Profile(machine), method, objective)[0].program
+    profile = Profile(machine.minimal() if minimise else machine)
+    program = chosen(profile, method, objective)[0].program
     assert program is not None
     return program
 
