@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"config"},
     "training": {*BELOW_MODELS, "models", "tasks", "runs"},
     "analysis": {*BELOW_MODELS, "models", "tasks", "runs", "compiler", "training"},
-    "lm": {"config", "models", "ops", "runs", "training"},
+    "lm": {"config", "models", "ops", "automata", "runs", "training"},
     "sweep": {"config", "runs", "training"},
     "experiments": {*BELOW_MODELS, "models", "tasks", "runs", "training", "sweep", "compiler"},
     "report": {"config", "models", "tasks", "runs", "training", "analysis", "experiments"},

@@ -169,6 +169,9 @@ def test_automata_lib_objects_are_completed() -> None:
         ("[ab]+c?", "abc", ["ab", "abc"], ["", "c"]),
         ("(a|b)*a(a|b)*&(a|b)*b(a|b)*", "ab", ["ab", "ba"], ["aa", ""]),
         ("", "a", [""], ["a"]),
+        (r"a\.b", "ab.", ["a.b"], ["aab", "ab"]),  # a backslash makes an operator a letter
+        (r"[ab\+]+\ \\", "ab+ \\", ["a+ \\"], ["a+", "a\\"]),
+        (".*", "a*. ", ["", "*. a"], []),
     ],
 )
 def test_regular_expressions(
@@ -186,7 +189,8 @@ BAD_REGEX = [
     ("c{3}", "ab", r"regex 'c\{3\}' uses 'c', which is not in the alphabet 'ab'"),
     (r"\d", "ab", r"regex .* uses '0', which is not in the alphabet 'ab'.*"),
     ("a b", "ab", "regex 'a b' contains a blank.*"),
-    ("a", "a+", r"letter '\+' cannot be used in a regex.*use from_table for it"),
+    ("a", "a\ue003", r"letter '\\ue003' cannot be used in a regex.*use from_table for it"),
+    (r"a\.", "ab", r"regex .* uses '\.', which is not in the alphabet 'ab'.*"),
     ("a", "", "the alphabet is empty.*"),
     ("a", "aa", "letter 'a' is in the alphabet twice"),
     ("a{99999999}", "ab", "too large: regex .* reached 99999999, the limit is 10000.*"),
@@ -523,7 +527,8 @@ def test_many_optional_letters() -> None:
 def test_regular_classes_give_their_alphabet() -> None:
     assert read("[a-c]+").alphabet == ("a", "b", "c")
     assert read("[ax-z]y*").alphabet == ("a", "x", "y", "z")
-    for regex in ("[^a]b", "\\\\w+"):
+    assert read(r"[0-1]+\.[01]").alphabet == (".", "0", "1")
+    for regex in ("[^a]b", r"\w+"):
         with pytest.raises(ValueError, match="--alphabet abc"):
             read(regex)
     assert Machine.from_regex("[^a]b", "abc").accepts("cb")

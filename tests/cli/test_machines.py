@@ -62,3 +62,15 @@ def test_mistakes_are_one_line(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert message in error and len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("format", "file"), [("numpy", "run.py"), ("onnx", "network.onnx")])
+def test_compile_for_elsewhere(
+    format: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "there")
+    words = ["compile", "(a|b)*ab", "--method", "cascade", "--out", out, "--format", format]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert file in said and "exact" in said and "2 layers" in said
+    assert (tmp_path / "there" / file).is_file()

@@ -164,7 +164,7 @@ def test_two_heads_of_signs_follow_klein_four() -> None:
 
 def test_families_of_rwkv7_gated_deltanet_and_signed_mlstm() -> None:
     text = str(explain(named("s5")))
-    for name in ("RWKV7", "GatedDeltaNet", "MLSTM with range (-1, 1)", "arXiv:2411.12537"):
+    for name in ("RWKV7, KDA", "GatedDeltaNet", "MLSTM with range (-1, 1)", "arXiv:2411.12537"):
         assert name in text
 
 

@@ -282,6 +282,13 @@ def test_machines_with_letters_of_all_kinds_are_saved(tmp_path: Path) -> None:
         assert CompiledRNN.load(tmp_path).machine == machine
 
 
+def test_outputs_that_are_words_are_saved(tmp_path: Path) -> None:
+    door = {"shut": {"open": "ajar"}, "ajar": {"shut": "shut", "open": "ajar"}}
+    machine = Machine.from_dict(door, "shut")
+    compile(machine).save(tmp_path)
+    assert CompiledRNN.load(tmp_path).machine.says(["open", "shut"]) == ["ajar", "shut"]
+
+
 def test_trace_equals_the_program_s() -> None:
     for name in ("mod_arithmetic_3", "s4", "q8"):
         machine = named(name)
@@ -418,6 +425,11 @@ def test_lowering_holds_no_square_for_each_micro_step() -> None:
     assert peak < 2**26
     word = np.random.default_rng(0).integers(0, 10, 50)
     assert (network.run(word) == network.machine.run(word)).all()
+
+
+def test_nothing_in_it_is_trained() -> None:
+    network = compile(read("(a|b)*ab"), "cascade")
+    assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_the_empty_word() -> None:

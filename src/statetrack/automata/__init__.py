@@ -44,3 +44,5 @@ from statetrack.automata.sources import table_of as table_of
 from statetrack.automata.split import Split as Split
 from statetrack.automata.split import prime_series as prime_series
 from statetrack.automata.split import split as split
+from statetrack.automata.tokens import TokenMachine as TokenMachine
+from statetrack.automata.tokens import over_tokens as over_tokens

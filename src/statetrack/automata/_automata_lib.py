@@ -16,17 +16,25 @@ from statetrack.automata.limits import MAX_REGEX, too_large
 
 INSTALL = "pip install 'statetrack[automata]'"
 OPERATORS = frozenset("*|()?&+.^{}[]\\ \t\n\r\f\v")
+# automata-lib has no letters that are operators: characters for private use stand for them
+_STAND_INS = {ord(letter): chr(0xE000 + i) for i, letter in enumerate(sorted(OPERATORS))}
+_BACK = {ord(mark): chr(letter) for letter, mark in _STAND_INS.items()}
 
 
 def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], list[bool]]:
     """The complete table `delta[state][letter]` (start 0) of a regular expression, and who accepts.
 
-    Letters are columns in the order of `alphabet`. The table is deterministic, not minimal.
+    Letters are columns in the order of `alphabet`. The table is deterministic, not minimal. A
+    backslash before an operator or a blank makes it a letter.
 
     >>> regex_table("a", "ab")
     ([[1, 2], [2, 2], [2, 2]], [False, True, False])
+    >>> regex_table(r"\\.", ".")[1]
+    [False, True, False]
     """
     _check_letters(alphabet)
+    given, alphabet = regex, [letter.translate(_STAND_INS) for letter in alphabet]
+    regex = _with_stand_ins(regex)
     _check_size(regex)
     try:
         from automata.base.exceptions import AutomatonException, RegexException
@@ -36,12 +44,12 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
     try:
         nfa = NFA.from_regex(regex, input_symbols=set(alphabet))
     except (RegexException, AutomatonException, ValueError, RecursionError) as error:
-        raise ValueError(_regex_message(regex, alphabet, error)) from error
+        raise ValueError(_regex_message(given, regex, alphabet, error)) from error
     outside = sorted(set(nfa.input_symbols) - set(alphabet))
     if outside:
         raise ValueError(
-            f"regex {regex!r} uses {outside[0]!r}, which is not in the alphabet "
-            f"{''.join(alphabet)!r}; add it to the alphabet"
+            f"regex {given!r} uses {outside[0].translate(_BACK)!r}, which is not in the alphabet "
+            f"{''.join(alphabet).translate(_BACK)!r}; add it to the alphabet"
         )
     places = {state: i for i, state in enumerate(nfa.states)}
     rows = [nfa.transitions.get(state, {}) for state in places]
@@ -50,7 +58,16 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
         [[places[end] for end in row.get("", ())] for row in rows],
         [places[nfa.initial_state]],
         [places[state] for state in nfa.final_states],
-        f"regex {regex[:40]!r}",
+        f"regex {given[:40]!r}",
+    )
+
+
+def _with_stand_ins(regex: str) -> str:
+    return re.sub(
+        r"\\(.)",
+        lambda found: found[1].translate(_STAND_INS) if found[1] in OPERATORS else found[0],
+        regex,
+        flags=re.DOTALL,
     )
 
 
@@ -60,22 +77,23 @@ def letters_of(regex: str) -> str:
     Classes give their letters and ranges; one that says what is not meant has no alphabet of its
     own.
 
-    >>> letters_of("(a|b)*ab{2,3}"), letters_of("[a-c]+x")
-    ('ab', 'abcx')
+    >>> letters_of("(a|b)*ab{2,3}"), letters_of("[a-c]+x"), letters_of(r"a\\.b")
+    ('ab', 'abcx', '.ab')
     """
+    given, regex = regex, _with_stand_ins(regex)
     found: set[str] = set()
     for inside in re.findall(r"\[([^\]]*)\]", regex):
         if inside.startswith("^") or not inside:
-            raise _needs_alphabet(regex, f"the class [{inside}]")
+            raise _needs_alphabet(given, f"the class [{inside.translate(_BACK)}]")
         for first, last in re.findall(r"(.)(?:-(.))?", inside, re.DOTALL):
             found.update(map(chr, range(ord(first), ord(last or first) + 1)))
     if "\\" in regex:
-        raise _needs_alphabet(regex, "a backslash")
+        raise _needs_alphabet(given, "a backslash before a letter")
     rest = re.sub(r"\[[^\]]*\]|\{[^}]*\}", "", regex)
     found |= set(rest) - OPERATORS
     if not found:
-        raise _needs_alphabet(regex, "no letters of its own")
-    return "".join(sorted(found))
+        raise _needs_alphabet(given, "no letters of its own")
+    return "".join(sorted("".join(found).translate(_BACK)))
 
 
 def _needs_alphabet(regex: str, why: str) -> ValueError:
@@ -111,10 +129,10 @@ def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
 
 def _check_letters(alphabet: Sequence[str]) -> None:
     for letter in alphabet:
-        if not isinstance(letter, str) or len(letter) != 1 or letter in OPERATORS:
+        if not isinstance(letter, str) or len(letter) != 1 or ord(letter) in _BACK:
             raise ValueError(
-                f"letter {letter!r} cannot be used in a regex: letters are single characters other "
-                "than the operators * | ( ) ? & + . ^ { } [ ] \\ and blanks; use from_table for it"
+                f"letter {letter!r} cannot be used in a regex: letters are single characters, and "
+                "none of the first few for private use; use from_table for it"
             )
 
 
@@ -143,16 +161,20 @@ def _check_size(regex: str) -> None:
             )
 
 
-def _regex_message(regex: str, alphabet: Sequence[str], error: BaseException) -> str:
-    letters = "".join(alphabet)
+def _regex_message(given: str, regex: str, alphabet: Sequence[str], error: BaseException) -> str:
+    letters = "".join(alphabet).translate(_BACK)
     for symbol in regex:
         if symbol not in alphabet and symbol not in OPERATORS and not _is_quantifier(regex, symbol):
-            return f"regex {regex!r} uses {symbol!r}, which is not in the alphabet {letters!r}"
+            letter = symbol.translate(_BACK)
+            return f"regex {given!r} uses {letter!r}, which is not in the alphabet {letters!r}"
     for blank in " \t\n":
         if blank in regex:
-            return f"regex {regex!r} contains a blank; blanks are not letters, remove it"
+            return (
+                f"regex {given!r} contains a blank; remove it, or put a backslash before it if it "
+                "is a letter"
+            )
     reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return f"regex {regex!r} is malformed: {reason}"
+    return f"regex {given!r} is malformed: {reason.translate(_BACK)}"
 
 
 def _is_quantifier(regex: str, symbol: str) -> bool:

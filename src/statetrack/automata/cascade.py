@@ -22,6 +22,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from statetrack.automata.images import smaller
 from statetrack.automata.limits import MAX_CONTEXTS, too_large
 from statetrack.automata.machine import Machine, Word
 
@@ -279,7 +280,7 @@ def build_cascade(
                 f"contexts of a cascade for {machine.num_states} states",
                 contexts + sum(map(len, waiting[i + 1 : depth])),
                 MAX_CONTEXTS,
-                "use the other decomposition, or minimise the machine first",
+                smaller(machine),
             )
         waiting[i].clear()
         levels.append(_level(sizes[i], found))

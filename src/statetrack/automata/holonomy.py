@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from statetrack.automata.cascade import Action, Cascade, build_cascade
-from statetrack.automata.images import ImageGraph, image_classes, image_graph
+from statetrack.automata.images import ImageGraph, image_classes, image_graph, smaller
 from statetrack.automata.limits import MAX_IMAGES, MAX_PAIRS, too_large
 from statetrack.automata.machine import Machine
 
@@ -57,7 +57,7 @@ def holonomy(
                 f"nested pairs of image sets of a machine of {machine.num_states} states",
                 pairs,
                 MAX_PAIRS,
-                "minimise the machine first, or use one with fewer states",
+                smaller(machine),
             )
         tiles[root] = _maximal(graph, below_root)
         position = {q: i for i, q in enumerate(graph.sets[root])}

@@ -86,7 +86,7 @@ def image_graph(
     ((0, 1, 2), (1, 2), (0, 2), (2,))
     """
     n, k = machine.delta.shape
-    _check_bits(n if singletons else 1, n)
+    _check_bits(n if singletons else 1, machine)
     start = np.ones((1, n), dtype=bool)
     if singletons and n > 1:
         start = np.concatenate([start, np.eye(n, dtype=bool)])
@@ -111,9 +111,9 @@ def image_graph(
                     f"image sets of a machine of {n} states",
                     len(number),
                     limit,
-                    "minimise the machine first, or use one with fewer states",
+                    smaller(machine),
                 )
-        _check_bits(len(number), n)
+        _check_bits(len(number), machine)
         steps.append(targets)
         frontier = np.array(fresh, dtype=bool).reshape(len(fresh), n)
         rows.append(frontier)
@@ -123,13 +123,22 @@ def image_graph(
     return ImageGraph(sets, step, _packed(everything))
 
 
-def _check_bits(sets: int, states: int) -> None:
+def smaller(machine: Machine) -> str:
+    """The way out of a limit that grows with the states, if there is one."""
+    least = machine.minimal().num_states
+    if least < machine.num_states:
+        return f"minimise the machine first: {least} of its states are left"
+    return "the machine is minimal, so only one with fewer states or letters would do"
+
+
+def _check_bits(sets: int, machine: Machine) -> None:
+    states = machine.num_states
     if sets * states > MAX_IMAGE_BITS:
         raise too_large(
             f"bits of the image sets of a machine of {states} states",
             sets * states,
             MAX_IMAGE_BITS,
-            "minimise the machine first, or use one with fewer states",
+            smaller(machine),
         )
 
 

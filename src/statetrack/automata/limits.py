@@ -9,6 +9,9 @@ from __future__ import annotations
 MAX_TABLE = 2**24
 """Entries (states x letters) of a transition table."""
 
+MAX_TOKEN_TABLE = 2**25
+"""Entries (tokens of a vocabulary x states) of a machine that reads tokens: 128 MB."""
+
 MAX_REGEX = 10_000
 """Letters of a regular expression once its counted repetitions are written out."""
 

@@ -74,7 +74,8 @@ class Machine:
         """The minimal machine of a regular expression; needs automata-lib.
 
         Operators are those of automata-lib: `*`, `+`, `?`, `|`, `&` (intersection), `{m,n}`, `.`,
-        brackets. The alphabet is always given: it decides what the complement and the sink are.
+        brackets. A backslash before one of them, or before a blank, makes it a letter. The
+        alphabet is always given: it decides what the complement and the sink are.
 
         >>> Machine.from_regex("(aa)*", "a").num_states
         2
@@ -292,7 +293,7 @@ class Machine:
         head = ["state", "accepts" if accepting else "says", *map(str, self.alphabet[:shown])]
         rows = [head]
         for q in range(min(self.num_states, MAX_LISTED)):
-            said = ("yes" if self.outputs[q] else "no") if accepting else self._said(q)
+            said = ("yes" if self.outputs[q] else "no") if accepting else self.said(q)
             rows.append([str(q), str(said), *map(str, self.delta[q, :shown].tolist())])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)) for row in rows]
@@ -308,11 +309,12 @@ class Machine:
             else diagram(
                 self.delta.tolist(),
                 [str(a) for a in self.alphabet],
-                [self._said(q) for q in range(self.num_states)],
+                [self.said(q) for q in range(self.num_states)],
             )
         )
 
-    def _said(self, state: int) -> Any:
+    def said(self, state: int) -> Any:
+        """What the machine says in a state: a boolean, an integer or a word."""
         said = self.outputs[state].item()
         return self.output_names[said] if self.output_names else said
 
@@ -378,7 +380,7 @@ class Machine:
         >>> Machine.from_regex("(aa)*", "a").says("aaa")
         [False, True, False]
         """
-        return [self._said(state) for state in self.run(word).tolist()]
+        return [self.said(state) for state in self.run(word).tolist()]
 
     def accepts(self, word: Word) -> bool:
         """Whether the machine ends in an accepting state; the outputs must be booleans.
@@ -525,8 +527,8 @@ class Machine:
         """
         self._same_alphabet(other, "a comparison")
         width = other.num_states
-        mine = [self._said(q) for q in range(self.num_states)]
-        theirs = [other._said(q) for q in range(width)]
+        mine = [self.said(q) for q in range(self.num_states)]
+        theirs = [other.said(q) for q in range(width)]
         came: dict[int, tuple[int, int]] = {0: (-1, -1)}
         queue = [0]
         for pair in queue:
@@ -590,7 +592,7 @@ class Machine:
         lines = ["digraph machine {", "  rankdir=LR;", '  start [shape=point, label=""];']
         for state, output in enumerate(self.outputs.tolist()):
             shape = "doublecircle" if accepting and output else "circle"
-            said = _quoted(str(self._said(state)))
+            said = _quoted(str(self.said(state)))
             label = f"{state}" if accepting else f"{state} / {said}"
             lines.append(f'  {state} [shape={shape}, label="{label}"];')
         lines.append("  start -> 0;")

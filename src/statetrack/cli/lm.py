@@ -30,6 +30,8 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = 0.95,
     repetition_penalty: float = 1.0,
+    match: str | None = None,
+    alphabet: str | None = None,
     seed: int = 0,
     device: str | None = None,
 ) -> int:
@@ -51,6 +53,11 @@ def generate(
         Draw among the most likely tokens that together have this probability.
     repetition_penalty
         Above 1 makes tokens that were there before less likely.
+    match
+        Write only what this machine accepts: a regular expression ('[0-9]+'), a name, or a file,
+        as for `statetrack compile`. It begins after the prompt.
+    alphabet
+        Of the regular expression; by default its own letters.
     seed
         Decides what is drawn.
     device
@@ -58,7 +65,7 @@ def generate(
     """
     import torch
 
-    from statetrack import lm
+    from statetrack import automata, lm
     from statetrack.models import CausalLM, Sampling
 
     sampling = Sampling(
@@ -82,6 +89,7 @@ def generate(
         sampling=sampling,
         stop=() if end is None else (end,),
         generator=torch.Generator(place).manual_seed(seed),
+        constraint=None if match is None else lm.constraint(automata.read(match, alphabet), text),
     )
     print(words, end="", flush=True)
     for piece in text.stream(int(token) for token in new if int(token) != end):

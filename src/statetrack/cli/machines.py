@@ -38,6 +38,7 @@ def compile(
     alphabet: str | None = None,
     objective: Objective = "latency",
     minimise: bool = False,
+    format: Literal["torch", "numpy", "onnx"] = "torch",
 ) -> int:
     """Turn a machine into an exact network: weights as safetensors, the rest as JSON.
 
@@ -57,9 +58,22 @@ def compile(
         What cheap means: latency (steps that one token waits for), layers, parameters or flops.
     minimise
         Compile the smallest machine with the same outputs.
+    format
+        torch: layers of statetrack, for `statetrack run` and Python. numpy: a file of arrays with a
+        small program that runs them, which needs numpy alone. onnx: one graph for other runtimes.
     """
     from statetrack import compiler
 
+    if format != "torch":
+        program = compiler.compile_program(
+            _machine(machine, alphabet), method, objective=objective, minimise=minimise
+        )
+        save = compiler.save_numpy if format == "numpy" else compiler.save_onnx
+        save(program, out)
+        print(program)
+        print(f"{'exact' if program.exact else 'not exact: rotations drift with length'}")
+        print(f"Run it: python {out}/run.py WORD" if format == "numpy" else f"{out}/network.onnx")
+        return 0
     network = compiler.compile(
         _machine(machine, alphabet), method, objective=objective, minimise=minimise
     )

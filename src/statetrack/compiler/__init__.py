@@ -9,11 +9,15 @@ the names that have to do with it are imported when they are first asked for.
 from typing import TYPE_CHECKING
 
 from statetrack._lazy import lazily
+from statetrack.compiler.arrays import StageArrays as StageArrays
+from statetrack.compiler.arrays import arrays_of as arrays_of
 from statetrack.compiler.driver import METHODS as METHODS
 from statetrack.compiler.driver import Candidate as Candidate
 from statetrack.compiler.driver import compile_program as compile_program
 from statetrack.compiler.explain import Explanation as Explanation
 from statetrack.compiler.explain import explain as explain
+from statetrack.compiler.export import save_numpy as save_numpy
+from statetrack.compiler.export import save_onnx as save_onnx
 from statetrack.compiler.layout import Cost as Cost
 from statetrack.compiler.layout import cost_of as cost_of
 from statetrack.compiler.program import Program as Program

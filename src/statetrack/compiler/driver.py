@@ -77,14 +77,19 @@ Way = tuple[str, str, Callable[[], Program]]
 
 
 def compile_program(
-    machine: Machine, method: str = "auto", *, objective: Objective = "latency"
+    machine: Machine,
+    method: str = "auto",
+    *,
+    objective: Objective = "latency",
+    minimise: bool = False,
 ) -> Program:
     """What `compile` lowers to weights: the same network in numpy, with a name for each direction.
 
     >>> compile_program(Machine.from_regex("(ab)*", "ab")).stages[0].layer.directions
     ('state 0', 'state 1', 'one')
     """
-    program = chosen(Profile(machine), method, objective)[0].program
+    profile = Profile(machine.minimal() if minimise else machine)
+    program = chosen(profile, method, objective)[0].program
     assert program is not None
     return program
 
@@ -119,13 +124,13 @@ def _refusal(reason: str, machine: Machine, method: str) -> str:
     """Why nothing was built, with ways out that exist."""
     if method == "dense" or not reason.startswith("too large"):
         return reason
-    outs = []
+    grown, outs = reason.partition(";")[0], []
     smaller = machine.minimal().num_states
     if smaller < machine.num_states:
         outs.append(f"minimise=True leaves {smaller} of its {machine.num_states} states")
     if method != "auto" and 2 * machine.num_states**2 * max(machine.delta.shape) <= MAX_WEIGHTS:
         outs.append("method='dense' takes it")
-    return "; ".join([reason, *outs])
+    return "; ".join([grown, *(outs or ["use a machine with fewer states or letters"])])
 
 
 def candidates(profile: Profile, objective: Objective = "latency") -> tuple[Candidate, ...]:

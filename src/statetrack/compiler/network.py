@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack._typing import Float, Int
-from statetrack.automata import Machine, table_of
+from statetrack.automata import Machine, machine_of_table, table_of
 from statetrack.automata.machine import Word
 from statetrack.compiler.driver import Candidate, candidate_table, chosen
 from statetrack.compiler.layout import Cost, Layout, Objective, total
@@ -164,6 +164,7 @@ class CompiledRNN(nn.Module):
         self.machine = machine
         self.plan = plan
         self.stages = nn.ModuleList(stages)
+        self.requires_grad_(False)
 
     @classmethod
     def from_program(
@@ -362,12 +363,7 @@ class CompiledRNN(nn.Module):
             config = json.loads((folder / CONFIG).read_text())
             if config["format"] != FORMAT:
                 raise ValueError(f"format {config['format']} is not {FORMAT}")
-            stored = config["machine"]
-            machine = Machine(
-                tuple(tuple(a) if isinstance(a, list) else a for a in stored["alphabet"]),
-                np.array(stored["delta"], dtype=np.int64),
-                np.array(stored["outputs"]),
-            )
+            machine = machine_of_table(config["machine"], CONFIG)
             stages = [CompiledStage(stage) for stage in config["stages"]]
             cost = total([stage.layout for stage in stages])
             plan = Plan(config["method"], config["why"], cost, config["exact"])

@@ -283,7 +283,7 @@ def judge_rank_one(case: Case) -> Verdict:
     """Any depth, Diag(w) - κ (a∘κ)ᵀ."""
     return Verdict(
         "can",
-        "every machine; with w = 1 and a = β it is one Householder in [-1, 1]",
+        "every machine; where w = 1 it is one Householder in [-1, 1]",
         "cited",
         RWKV7,
     )
@@ -368,7 +368,7 @@ RULES: tuple[Rule, ...] = (
     Rule(ONE_LAYER, "DeltaProduct", judge_one_layer, (PRODUCTS, DENSE)),
     Rule(TWO_LAYERS, "DeltaNet, GatedDeltaNet", judge_two_reflections, (DEEP, RANK_ONE, PRODUCTS)),
     Rule(DEEP, "DeltaNet, GatedDeltaNet", judge_many_reflections, (RANK_ONE, PRODUCTS)),
-    Rule(RANK_ONE, "RWKV7", judge_rank_one, ()),
+    Rule(RANK_ONE, "RWKV7, KDA", judge_rank_one, ()),
     Rule(PRODUCTS, "DeltaProduct", judge_products, ()),
     Rule(DENSE, "FullMatrix", judge_dense, ()),
 )

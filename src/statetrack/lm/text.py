@@ -1,18 +1,21 @@
 """Text to tokens and back, with the tokenizer that lies beside a model."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from statetrack.models import CausalLM
+from statetrack.automata import Machine, over_tokens
+from statetrack.models import CausalLM, Constraint
 
-__all__ = ["TOKENIZER", "Text", "load_text", "read_documents"]
+__all__ = ["END", "TOKENIZER", "Text", "constraint", "load_text", "read_documents"]
 
 TOKENIZER = "tokenizer.json"
+END = "<|endoftext|>"
 BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
-ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+ENDS = (END, "</s>", "<|end_of_text|>", "<eos>")
 BEGINS = ("<s>", "<|begin_of_text|>", "<bos>")
 """What tokenizers of the field call the tokens after and before a text."""
 
@@ -60,7 +63,7 @@ class Text:
         tokenizer.decoder = library.decoders.ByteLevel()
         trainer = library.trainers.BpeTrainer(
             vocab_size=vocab_size,
-            special_tokens=["<|endoftext|>"],
+            special_tokens=[END],
             initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
@@ -91,6 +94,38 @@ class Text:
 
     def decode(self, tokens: Sequence[int]) -> str:
         found: str = self.tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return found
+
+    def vocabulary(self) -> list[bytes | None]:
+        """The bytes that each token writes; None for special tokens, such as the end of a text.
+
+        For tokenizers over bytes (GPT-2's way) and those with ▁ for a space (SentencePiece's way).
+
+        >>> Text.of_bytes().vocabulary()[97]
+        b'a'
+        """
+        described = json.loads(self.tokenizer.to_str())
+        special = {token["id"] for token in described["added_tokens"] if token["special"]}
+        plain = {token["id"]: token["content"] for token in described["added_tokens"]}
+        kinds = _kinds(described["decoder"])
+        found: list[bytes | None] = [None] * len(self)
+        for text, token in self.tokenizer.get_vocab().items():
+            if token in special or token >= len(found):
+                continue
+            if token in plain:
+                found[token] = plain[token].encode()
+            elif "ByteLevel" in kinds:
+                found[token] = bytes(_BYTES[character] for character in text)
+            elif "ByteFallback" in kinds and re.fullmatch(r"<0x[0-9A-F]{2}>", text):
+                found[token] = bytes.fromhex(text[3:5])
+            elif kinds & {"Metaspace", "Replace"}:
+                found[token] = text.replace("▁", " ").encode()
+            else:
+                raise ValueError(
+                    "this tokenizer does not say which bytes its tokens write (its decoder is "
+                    f"{', '.join(sorted(kinds)) or 'missing'}); known are ByteLevel, and ▁ for a "
+                    "space. Give the bytes of every token to automata.over_tokens yourself"
+                )
         return found
 
     def stream(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -124,6 +159,27 @@ class Text:
                 f"{name} has tokens up to {largest} and the model knows 0 to {size - 1}: they do "
                 "not belong together"
             )
+
+
+def constraint(machine: Machine, text: Text, *, end: str = END) -> Constraint:
+    """Keeps `CausalLM.generate` to the texts that a machine over characters or bytes accepts.
+
+    `end` is the token that ends a text.
+
+    >>> from statetrack.automata import read
+    >>> text = Text.train(["0.5 and 12.25"], vocab_size=300)
+    >>> constraint(read(r"[0-9]+\\.[0-9]+"), text).shortest
+    4
+    """
+    number = text.tokenizer.token_to_id(end)
+    if number is None:
+        raise ValueError(
+            f"the tokenizer has no token {end!r} to end a text with; name the one it has with end="
+        )
+    tokens = over_tokens(machine, text.vocabulary())
+    if tokens.machine.outputs.dtype != bool:
+        raise ValueError("a constraint needs a machine with accepting states")
+    return Constraint(tokens.machine.delta, tokens.letter, tokens.machine.outputs, end=int(number))
 
 
 def load_text(folder: str | Path, model: CausalLM | None = None) -> Text:
@@ -184,3 +240,14 @@ def _characters_of_bytes() -> list[str]:
     table = {byte: chr(byte) for byte in shown}
     table |= {byte: chr(256 + index) for index, byte in enumerate(others)}
     return [table[byte] for byte in range(256)]
+
+
+_BYTES = {character: byte for byte, character in enumerate(_characters_of_bytes())}
+
+
+def _kinds(decoder: Any) -> set[str]:
+    """The names of a decoder and of those inside it."""
+    if not isinstance(decoder, dict):
+        return set()
+    inside = [_kinds(part) for part in decoder.get("decoders", [])]
+    return {str(decoder.get("type"))}.union(*inside)

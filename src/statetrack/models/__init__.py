@@ -7,6 +7,7 @@ from statetrack.models.config import BackboneConfig as BackboneConfig
 from statetrack.models.config import CausalLMConfig as CausalLMConfig
 from statetrack.models.config import Mixer as Mixer
 from statetrack.models.config import TaggerConfig as TaggerConfig
+from statetrack.models.constraint import Constraint as Constraint
 from statetrack.models.generation import Sampling as Sampling
 from statetrack.models.presets import lm_config as lm_config
 from statetrack.models.presets import paper_config as paper_config

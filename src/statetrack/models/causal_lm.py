@@ -17,6 +17,7 @@ from statetrack.layers.parts import linear
 from statetrack.models import folder as folders
 from statetrack.models._tokens import ModelState, TokenModel
 from statetrack.models.config import CausalLMConfig
+from statetrack.models.constraint import Constraint
 from statetrack.models.generation import Prompts, Sampling, generate, stream
 from statetrack.models.loss import CHUNK, linear_cross_entropy
 
@@ -132,13 +133,15 @@ class CausalLM(TokenModel):
         sampling: Sampling | None = None,
         stop: Sequence[int] = (),
         generator: torch.Generator | None = None,
+        constraint: Constraint | None = None,
     ) -> list[Int[Tensor, "new"]]:
         """The tokens that follow each prompt, up to and with the first of `stop`.
 
         `prompts` is a tensor of tokens [batch, time], or a list of prompts of any lengths. The
-        most likely token is taken unless `sampling` says otherwise.
+        most likely token is taken unless `sampling` says otherwise. With a `constraint` what is
+        written is a text of its machine, with its end.
         """
-        return generate(self, prompts, max_new_tokens, sampling, stop, generator)
+        return generate(self, prompts, max_new_tokens, sampling, stop, generator, constraint)
 
     def stream(
         self,
@@ -148,9 +151,10 @@ class CausalLM(TokenModel):
         sampling: Sampling | None = None,
         stop: Sequence[int] = (),
         generator: torch.Generator | None = None,
+        constraint: Constraint | None = None,
     ) -> Iterator[Int[Tensor, "batch"]]:
         """`generate`, one token of every sequence at a time; -1 where a sequence has stopped."""
-        return stream(self, prompts, max_new_tokens, sampling, stop, generator)
+        return stream(self, prompts, max_new_tokens, sampling, stop, generator, constraint)
 
     def save(self, folder: str | Path) -> None:
         """Writes config.json and the weights as safetensors, in pieces of 4 GB if they are large.

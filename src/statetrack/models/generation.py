@@ -11,10 +11,12 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from statetrack._typing import Bool, Float, Int
 from statetrack.config import Bounds, Config
 from statetrack.models._tokens import ModelState, TokenModel
+from statetrack.models.constraint import Constraint
 
 __all__ = ["Prompts", "Sampling", "choose", "generate", "in_a_batch", "stream"]
 
@@ -81,9 +83,10 @@ def generate(
     sampling: Sampling | None = None,
     stop: Sequence[int] = (),
     generator: torch.Generator | None = None,
+    constraint: Constraint | None = None,
 ) -> list[Int[Tensor, "new"]]:
     """The tokens that follow each prompt, up to and with the first of `stop`."""
-    columns = list(stream(model, prompts, max_new_tokens, sampling, stop, generator))
+    columns = list(stream(model, prompts, max_new_tokens, sampling, stop, generator, constraint))
     if not columns:
         return [torch.empty(0, dtype=torch.long) for _ in prompts]
     return [row[row >= 0] for row in torch.stack(columns, dim=1)]
@@ -96,16 +99,22 @@ def stream(
     sampling: Sampling | None = None,
     stop: Sequence[int] = (),
     generator: torch.Generator | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[Int[Tensor, "batch"]]:
     """`generate`, one token of every sequence at a time; -1 where a sequence has stopped.
 
-    `generator` draws the tokens and is on the model's device; None is PyTorch's own.
+    `generator` draws the tokens and is on the model's device; None is PyTorch's own. With a
+    `constraint` every sequence also stops at its end.
     """
     sampling = sampling or GREEDY
     device = model.embedding.weight.device
     tokens, mask = in_a_batch(prompts, device)
     if max_new_tokens < 1:
         return
+    if constraint is not None:
+        constraint.expect_fit(len(model.embedding.weight), max_new_tokens)
+        constraint, stop = constraint.to(device), [*stop, constraint.end]
+        place = constraint.start(len(tokens))
     ends = torch.tensor(list(stop), dtype=torch.long, device=device)
     seen = None
     if sampling.repetition_penalty != 1:
@@ -115,6 +124,11 @@ def stream(
     take = _Stepper(model, state, room=tokens.shape[1] + max_new_tokens)
     stopped = torch.zeros(len(tokens), dtype=torch.bool, device=device)
     for done in range(1, max_new_tokens + 1):
+        if constraint is not None:
+            allowed = constraint.allowed(place, max_new_tokens - done + 1)
+            allowed[:, constraint.end] |= stopped  # what has stopped may have no other token left
+            more = scores.shape[1] - allowed.shape[1]  # rows of the model that are no tokens
+            scores = scores.masked_fill(~pad(allowed, (0, more)), -torch.inf)
         new = choose(scores, sampling, seen, generator)
         yield torch.where(stopped, -1, new)
         stopped = stopped | torch.isin(new, ends)
@@ -122,6 +136,8 @@ def stream(
             return
         if seen is not None:
             seen = seen.scatter(1, new[:, None], True)
+        if constraint is not None:
+            place = torch.where(stopped, place, constraint.step(place, new))
         scores = take(new)
 
 
