@@ -4,11 +4,12 @@ import contextlib
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statetrack import ops
 from statetrack.layers import Layer
@@ -24,6 +25,7 @@ from statetrack.training.config import RunConfig
 from statetrack.training.engine import Engine, NonFiniteLoss
 from statetrack.training.executor import Executor
 from statetrack.training.stacked import Stacked, can_stack
+from statetrack.training.start import start_in, started
 
 __all__ = ["run", "run_together"]
 
@@ -38,6 +40,7 @@ def run(
     device: torch.device | str = "cpu",
     mirrors: Sequence[Sink] = (),
     watcher: Watcher | None = None,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Run:
     """Trains `config` in `root`/fingerprint: skipped if finished there, resumed if interrupted.
 
@@ -46,8 +49,12 @@ def run(
     checkpoint at the next report and then stops. A failure leaves its traceback in error.txt and is
     raised; a finished run whose files have changed since is refused. `mirrors` get every record
     that this call makes. On a GPU it is compiled, and a step is one CUDA graph.
+
+    `start` are weights to start from, as `model.state_dict()` has them, of the config's model. They
+    are kept in the folder, and `config.start` says which they are, so it is another run.
     """
-    (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher)
+    config = started(config, start)
+    (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher, start)
     if error is not None:
         raise error
     return done
@@ -82,6 +89,7 @@ def _run(
     device: torch.device,
     mirrors: Sequence[Sink],
     watcher: Watcher | None,
+    start: Mapping[str, Tensor] | None = None,
 ) -> tuple[list[Run], list[NonFiniteLoss | None]]:
     """Trains them all to their ends; which of them have diverged."""
     errors: dict[Path, NonFiniteLoss] = {}
@@ -89,6 +97,7 @@ def _run(
         runs = [claims.enter_context(claim(root, config)) for config in configs]
         pending = [(r.folder, c) for r, c in zip(runs, configs, strict=True) if not r.finished]
         try:
+            weights = {folder: start_in(folder, config, start) for folder, config in pending}
             queue = _common_starts(
                 [(folder, c, checkpoints.newest(folder, steps=c.steps)) for folder, c in pending]
             )
@@ -97,7 +106,12 @@ def _run(
                 if watcher is not None:  # on a GPU compiling takes long, before the first report
                     for _, config, _ in begun:
                         watcher(config, [])
-                engine = Engine([c for _, c, _ in begun], device=device, executor=executor)
+                engine = Engine(
+                    [config for _, config, _ in begun],
+                    device=device,
+                    executor=executor,
+                    starts=[weights[folder] for folder, _, _ in begun],
+                )
                 older = _restore(engine, begun, device)
                 if older is not None:
                     queue[:0] = _common_starts(older)
