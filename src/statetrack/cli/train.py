@@ -1,5 +1,6 @@
 """One run."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,7 @@ def train(
     *,
     recipe: Recipe = DEFAULT,
     config: Annotated[Path | None, OUTPUT] = None,
+    start: Annotated[Path | None, OUTPUT] = None,
     out: Annotated[Path, OUTPUT] = Path("runs"),
     device: Annotated[str | None, OUTPUT] = None,
     tensorboard: Annotated[Flag, OUTPUT] = False,
@@ -116,6 +118,9 @@ def train(
     ----------
     config
         A config.json of another run, instead of all of the above.
+    start
+        The folder of a run to go on from: its weights are the first ones here, and its model is
+        that of this run. The task may be another one with as many tokens and classes.
     out
         Where run folders go.
     device
@@ -125,14 +130,17 @@ def train(
     wandb
         Also log to this Weights & Biases project.
     """
-    from statetrack.runs.folder import read_config
+    from statetrack.runs.folder import Run, read_config
     from statetrack.runs.labels import label
     from statetrack.runs.mirrors import TensorBoard, WeightsAndBiases
     from statetrack.runs.records import Sink
     from statetrack.sweep.progress import Progress
     from statetrack.training import run
+    from statetrack.training.start import started
 
-    chosen = run_config(recipe) if config is None else read_config(config)
+    chosen = run_config(recipe, start) if config is None else read_config(config)
+    weights = None if start is None else Run(start).weights()
+    chosen = started(chosen, weights)
     where = choose_device(device)
     mirrors: list[Sink] = []
     if tensorboard:
@@ -142,7 +150,7 @@ def train(
     out.mkdir(parents=True, exist_ok=True)  # a mistake in it is told before anything else
     with Progress() as progress:
         progress.begin([chosen], out)
-        finished = run(chosen, out, device=where, mirrors=mirrors, watcher=progress)
+        finished = run(chosen, out, device=where, mirrors=mirrors, watcher=progress, start=weights)
     print(label(chosen))
     for split in ("validation", "test"):
         for metric in ("accuracy", "scaled_accuracy", "sequence_accuracy"):
@@ -157,12 +165,23 @@ def train(
     return 0
 
 
-def run_config(recipe: Recipe) -> "RunConfig":
-    """The run that `recipe` describes; a row is logged every 50 steps, or as often as judged."""
+def run_config(recipe: Recipe, start: Path | None = None) -> "RunConfig":
+    """The run that `recipe` describes; a row is logged every 50 steps, or as often as judged.
+
+    With the folder of a run to start from it has that run's model.
+    """
     from statetrack.experiments.recipes import tagging_run
     from statetrack.training import EvaluationConfig, ScheduleConfig
 
     model, data, optimiser, judge = recipe.model, recipe.data, recipe.optimiser, recipe.evaluation
+    if start is not None:
+        if model != Model():
+            raise ValueError(
+                f"--start {start} brings its own model: leave out --model, --width, --layers, "
+                "--eigen-range and --option"
+            )
+        if not (start / "config.json").is_file():
+            raise ValueError(f"--start {start} is not the folder of a run: it has no config.json")
     for name, value in (("width", model.width), ("layers", model.layers)):
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
@@ -170,7 +189,7 @@ def run_config(recipe: Recipe) -> "RunConfig":
     if model.eigen_range is not None:
         options["eigen_range"] = model.eigen_range
     log_every = min(50, judge.eval_every)
-    return tagging_run(
+    described = tagging_run(
         data.task,
         model.model,
         d_model=model.width,
@@ -192,6 +211,11 @@ def run_config(recipe: Recipe) -> "RunConfig":
         log_every=log_every,
         checkpoint_every=20 * log_every,
     )
+    if start is None:
+        return described
+    from statetrack.runs.folder import Run
+
+    return dataclasses.replace(described, model=Run(start).config.model)
 
 
 def layer_options(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from statetrack.compiler.driver import Candidate, candidate_table, chosen
 from statetrack.compiler.layout import Cost, Layout, Objective, total
 from statetrack.compiler.profile import Profile
 from statetrack.compiler.program import Program, Trace, listed, named_trace
+from statetrack.compiler.to_tagger import to_tagger
 from statetrack.compiler.weights import Lowered, embed, lower, make_layer
 from statetrack.layers import LayerState
+from statetrack.models import Tagger
 
 __all__ = ["CompiledRNN", "CompiledStage", "Plan", "compile"]
 
@@ -312,6 +314,21 @@ class CompiledRNN(nn.Module):
         """In a notebook: the text, with the diagram of a small machine above it."""
         drawn = self.machine._repr_svg_() or ""
         return f"{drawn}<pre>{escape(str(self))}</pre>"
+
+    # -- as a model that trains -------------------------------------------------------------------
+
+    def to_tagger(self, max_length: int = 256) -> Tagger:
+        """An ordinary tagger that is right on words of up to `max_length` letters, and trains on.
+
+        Its tokens and classes are those of `tasks.from_machine(network.machine)`. It has one layer
+        of Householders, whatever layers this network has. A machine without such a form is refused.
+
+        >>> from statetrack.compiler import compile
+        >>> tagger = compile(Machine.from_regex("(ab)*", "ab")).to_tagger(max_length=100)
+        >>> tagger(torch.tensor([[0, 1, 0, 1, 1]]))[0].argmax(-1)
+        tensor([[0, 1, 0, 1, 0]])
+        """
+        return to_tagger(self.machine, max_length)
 
     # -- words about it -------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ ROOT/3f2a.../
     config.json         the config, its kind and its schema
     run.json            versions, code, hardware, backends, wall time
     records.jsonl       every number; see `records.Record`
+    start.safetensors   the weights it starts from, if they are not drawn
     checkpoints/        the newest two; gone when the run has finished
     model.safetensors   the final weights
     DONE                written last: how it ended, and the checksums of what it leaves
@@ -33,6 +34,7 @@ __all__ = ["Run", "run_folders"]
 CHECKPOINTS = "checkpoints"
 CONFIG, INFO, RECORDS = "config.json", "run.json", "records.jsonl"
 MODEL, DONE, ERROR, AUDIT = "model.safetensors", "DONE", "error.txt", "audit.json"
+START = "start.safetensors"
 
 KINDS = {
     "tagger": "statetrack.training.config:RunConfig",

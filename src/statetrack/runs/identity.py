@@ -40,6 +40,11 @@ class RunDescription(Config):
     def subject(self) -> str:
         """What is learnt, in a word."""
 
+    @property
+    def start(self) -> str | None:
+        """The digest of the weights it starts from; None where they are drawn."""
+        return None
+
     def beside(self) -> dict[str, Any]:
         """What config.json says besides the config, for other readers of the folder."""
         return {}

@@ -15,7 +15,8 @@ def label(config: Any) -> str:
     >>> label(RunConfig(task="parity", model=model, steps=1, batch=1))
     'parity DeltaNet [-1, 1]'
     """
-    return f"{config.subject} {model_label(config)}"
+    begun = "" if config.start is None else f", from weights {config.start[:8]}"
+    return f"{config.subject} {model_label(config)}{begun}"
 
 
 def model_label(config: Any, *, with_range: bool = True) -> str:

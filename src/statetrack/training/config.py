@@ -133,6 +133,7 @@ class RunConfig(RunDescription):
         log_every: steps between two rows of training loss and accuracy.
         checkpoint_every: steps between two checkpoints; `None` for none.
         stop_at: end as soon as the validation score (see `evaluation.score`) reaches this.
+        start: the digest of the weights it starts from, which `run` fills in; None draws them.
     """
 
     IDLE = frozenset({"log_every", "checkpoint_every"})
@@ -152,6 +153,7 @@ class RunConfig(RunDescription):
     log_every: Whole = 50
     checkpoint_every: Whole | None = 1000
     stop_at: Annotated[float, Bounds(above=0.0, most=1.0)] | None = None
+    start: str | None = None
 
     def _check(self) -> None:
         for name, every in (

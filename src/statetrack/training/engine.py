@@ -1,7 +1,7 @@
 """The engine: schedule, reports, evaluation, stopping and records, over any executor."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from statetrack._amx import avoid_amx_trap
 from statetrack.runs.records import Record
-from statetrack.training.config import RunConfig
 from statetrack.training.eager import Eager
 from statetrack.training.executor import Executor, Stretch
 from statetrack.training.stacked import Stacked, can_stack, stacks
+from statetrack.training.start import expect_fit, started
 
 __all__ = ["EXECUTORS", "Engine", "NonFiniteLoss", "train"]
 
@@ -34,7 +34,8 @@ class Engine:
     (`solved[r]`), or when its loss or gradient is not finite (`failed[r]`); the others go on.
 
     On a CPU one tagger trains eagerly; several, and every one on a GPU, train stacked if they can.
-    Runs of another kind have one executor.
+    Runs of another kind have one executor. `starts` has the weights of each run whose config starts
+    from given ones (`RunConfig.start`).
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Engine:
         *,
         device: torch.device | str = "cpu",
         executor: type[Executor] | None = None,
+        starts: Sequence[Mapping[str, Tensor] | None] | None = None,
     ) -> None:
         avoid_amx_trap()
         if len(stacks(configs, most=len(configs))) != 1:
@@ -58,6 +60,8 @@ class Engine:
         self.failed: list[NonFiniteLoss | None] = [None] * len(self.configs)
         executor = executor or self._usual_executor()
         self.executor: Executor = executor(self.configs, self.device)
+        for run, weights in enumerate(starts or [None] * len(self.configs)):
+            self._begin(run, weights)
 
     def _usual_executor(self) -> type[Executor]:
         if self.config.KIND in EXECUTORS:
@@ -66,6 +70,22 @@ class Engine:
             return found
         alone = len(self.configs) == 1 and self.device.type == "cpu"
         return Eager if alone or not can_stack(self.config) else Stacked
+
+    def _begin(self, run: int, weights: Mapping[str, Tensor] | None) -> None:
+        """Puts given weights in place of the drawn ones, which is a state at step 0."""
+        config = self.configs[run]
+        if weights is None:
+            if config.start is not None:
+                raise ValueError("the config starts from given weights; give them as well")
+            return
+        expect_fit(config, weights)
+        tensors = {"stream": self.executor.state(run)["stream"]}
+        for name, value in weights.items():
+            tensors[f"model.{name}"] = value
+            tensors[f"optimizer.step.{name}"] = torch.tensor(0.0)
+            for moment in ("exp_avg", "exp_avg_sq"):
+                tensors[f"optimizer.{moment}.{name}"] = torch.zeros_like(value)
+        self.executor.restore(run, tensors, 0)
 
     @property
     def active(self) -> list[int]:
@@ -158,8 +178,15 @@ class Engine:
         self.step, self.solved[run] = position["step"], position["solved"]
 
 
-def train(config: Any, *, device: torch.device | str = "cpu") -> Iterator[Record]:
+def train(
+    config: Any,
+    *,
+    device: torch.device | str = "cpu",
+    start: Mapping[str, Tensor] | None = None,
+) -> Iterator[Record]:
     """Trains, and yields every record as it comes; nothing is written to disk.
+
+    `start` are weights to start from, as `model.state_dict()` has them.
 
     >>> from statetrack.models import paper_config
     >>> model = paper_config("Diagonal", vocab_size=3, d_model=4)
@@ -167,7 +194,8 @@ def train(config: Any, *, device: torch.device | str = "cpu") -> Iterator[Record
     >>> [record.metric for record in train(config)][:2]
     ['loss', 'accuracy']
     """
-    engine = Engine([config], device=device)
+    config = started(config, start)
+    engine = Engine([config], device=device, starts=[start])
     for rows in engine:
         yield from rows.get(0, ())
     if engine.failed[0] is not None:

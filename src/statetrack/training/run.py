@@ -5,11 +5,12 @@ import shutil
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statetrack import ops
 from statetrack.layers import Layer
@@ -24,6 +25,7 @@ from statetrack.runs.writer import Follower, Writer, claim
 from statetrack.training.engine import Engine, NonFiniteLoss
 from statetrack.training.executor import Executor
 from statetrack.training.stacked import Stacked, can_stack
+from statetrack.training.start import start_in, started
 
 __all__ = ["run", "run_together"]
 
@@ -38,6 +40,7 @@ def run(
     device: torch.device | str = "cpu",
     mirrors: Sequence[Sink] = (),
     watcher: Watcher | None = None,
+    start: Mapping[str, Tensor] | None = None,
 ) -> Run:
     """Trains `config` in `root`/fingerprint: skipped if finished there, resumed if interrupted.
 
@@ -49,8 +52,12 @@ def run(
 
     `config` is of any kind. Where several processes train one run (see `runs.ranks`), all of them
     call this.
+
+    `start` are weights to start from, as `model.state_dict()` has them, of a tagger. They are kept
+    in the folder, and `config.start` says which they are, so it is another run.
     """
-    (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher)
+    config = started(config, start)
+    (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher, start)
     if error is not None:
         raise error
     return done
@@ -85,6 +92,7 @@ def _run(
     device: torch.device,
     mirrors: Sequence[Sink],
     watcher: Watcher | None,
+    start: Mapping[str, Tensor] | None = None,
 ) -> tuple[list[Run], list[NonFiniteLoss | None]]:
     """Trains them all to their ends; which of them have diverged."""
     errors: dict[Path, NonFiniteLoss] = {}
@@ -93,13 +101,19 @@ def _run(
         done = ranks.once(lambda: _claimed(configs, root, claims))
         pending = [(r.folder, c) for r, c in zip(runs, configs, strict=True) if r.name not in done]
         try:
+            weights = {folder: start_in(folder, config, start) for folder, config in pending}
             queue = _common_starts([(folder, c, _newest(folder, c)) for folder, c in pending])
             while queue:
                 begun = queue.pop(0)
                 if watcher is not None:  # on a GPU compiling takes long, before the first report
                     for _, config, _ in begun:
                         watcher(config, [])
-                engine = Engine([c for _, c, _ in begun], device=device, executor=executor)
+                engine = Engine(
+                    [config for _, config, _ in begun],
+                    device=device,
+                    executor=executor,
+                    starts=[weights[folder] for folder, _, _ in begun],
+                )
                 for folder, config, _ in begun:
                     if config.LARGE:
                         ranks.once(
