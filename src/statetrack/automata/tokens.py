@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,6 +65,14 @@ class TokenMachine:
                 f"0 to {len(self.letter) - 1}"
             )
         return self.machine.run(self.letter[numbers.astype(np.int64)])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `layers.Tracker` takes: the table and the letter of each token."""
+        return {
+            "delta": tuple(map(tuple, self.machine.delta.tolist())),
+            "letter": tuple(self.letter.tolist()),
+        }
 
     @cached_property
     def distance(self) -> IntArray:

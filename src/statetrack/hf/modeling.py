@@ -173,6 +173,7 @@ class StatetrackForCausalLM(PreTrainedModel, GenerationMixin):
                 read_at=None if output_hidden_states else kept,
                 cu_seqlens=packing,
                 mask=mask,
+                tokens=input_ids,
             )
         if hidden is not None:
             hidden.append(x)

@@ -27,5 +27,6 @@ from statetrack.layers.registry import get as get
 from statetrack.layers.registry import register as register
 from statetrack.layers.rwkv7 import RWKV7 as RWKV7
 from statetrack.layers.slstm import SLSTM as SLSTM
+from statetrack.layers.tracker import Tracker as Tracker
 from statetrack.layers.transitions import Transitions as Transitions
 from statetrack.layers.ttt_linear import TTTLinear as TTTLinear

@@ -26,9 +26,11 @@ class Shared(NamedTuple):
 
     Attributes:
         values: the values v of the first layer that gave any; None before it.
+        tokens: the tokens that the model reads; None where it was given vectors.
     """
 
     values: Float[Tensor, "batch time features"] | None = None
+    tokens: Int[Tensor, "batch time"] | None = None
 
 
 class Fold(NamedTuple):
@@ -271,20 +273,22 @@ class Layer(nn.Module, ABC):
         if self.packs:
             offsets = pad(sizes.cumsum(0), (1, 0))[None]
             packing = ops.Packing(offsets, int(sizes.max()))
-            own = None if shared.values is None else shared.values[mask][None]
-            y, after, given = self._mix_shared(x[mask][None], state, None, packing, Shared(own))
-            if given.values is not None:
-                given = Shared(_spread(given.values[0], mask))
-            return _spread(y[0], mask), after, given
+            own = Shared(*(None if part is None else part[mask][None] for part in shared))
+            y, after, given = self._mix_shared(x[mask][None], state, None, packing, own)
+            handed = None if given.values is None else _spread(given.values[0], mask)
+            return _spread(y[0], mask), after, Shared(handed, shared.tokens)
         outputs, states, order, values = [], [], [], []
         for size in sizes.unique().tolist():
             rows = (sizes == size).nonzero().flatten()
             tokens = x[rows][mask[rows]].unflatten(0, (len(rows), size))
             before = None if state is None else {key: part[rows] for key, part in state.items()}
-            own = shared.values
-            if own is not None:
-                own = own[rows][mask[rows]].unflatten(0, (len(rows), size))
-            y, after, given = self._mix_shared(tokens, before, None, None, Shared(own))
+            own = Shared(
+                *(
+                    None if part is None else part[rows][mask[rows]].unflatten(0, (len(rows), size))
+                    for part in shared
+                )
+            )
+            y, after, given = self._mix_shared(tokens, before, None, None, own)
             outputs.append(_spread(y.flatten(0, 1), mask[rows]))
             if given.values is not None:
                 values.append(_spread(given.values.flatten(0, 1), mask[rows]))
@@ -292,7 +296,7 @@ class Layer(nn.Module, ABC):
             order.append(rows)
         back = torch.cat(order).argsort()
         joined = {key: _stacked([part[key] for part in states])[back] for key in self.state_keys}
-        given = Shared(torch.cat(values)[back] if values else None)
+        given = Shared(torch.cat(values)[back] if values else None, shared.tokens)
         return torch.cat(outputs)[back], joined, given
 
 

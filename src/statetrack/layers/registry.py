@@ -23,6 +23,7 @@ from statetrack.layers.mamba2 import Mamba2
 from statetrack.layers.mlstm import MLSTM
 from statetrack.layers.rwkv7 import RWKV7
 from statetrack.layers.slstm import SLSTM
+from statetrack.layers.tracker import Tracker
 from statetrack.layers.ttt_linear import TTTLinear
 
 __all__ = ["BUILT_IN", "LAYERS", "get", "has_depth", "options", "register"]
@@ -55,6 +56,9 @@ LAYERS: dict[str, type[Layer]] = {
 BUILT_IN = frozenset(LAYERS)
 """Those that come with the package."""
 
+WITH_MACHINE: dict[str, type[Layer]] = {"Tracker": Tracker}
+"""They come with the package too, but have no defaults: they need a machine and tokens to read."""
+
 
 def register(layer: AnyLayer) -> AnyLayer:
     """Makes a layer of your own known by its class name, in configs and on the command line.
@@ -69,7 +73,10 @@ def register(layer: AnyLayer) -> AnyLayer:
     if missing := sorted(getattr(layer, "__abstractmethods__", ())):
         raise ValueError(f"{name} lacks {', '.join(missing)}; see help(statetrack.layers.Layer)")
     _parameters(layer)
-    other = next((known for known in LAYERS.values() if _key(known.__name__) == _key(name)), None)
+    every = [*LAYERS.values(), *WITH_MACHINE.values()]
+    if layer in WITH_MACHINE.values():
+        return layer
+    other = next((known for known in every if _key(known.__name__) == _key(name)), None)
     if other is not None and _origin(other) != _origin(layer):
         raise ValueError(
             f"there already is a layer {other.__name__!r} ({'.'.join(_origin(other))}): "
@@ -85,7 +92,7 @@ def get(name: str) -> type[Layer]:
     >>> get("deltanet").__name__
     'DeltaNet'
     """
-    by_key = {_key(known): layer for known, layer in LAYERS.items()}
+    by_key = {_key(known): layer for known, layer in (LAYERS | WITH_MACHINE).items()}
     if _key(name) in by_key:
         return by_key[_key(name)]
     near = did_you_mean(name, LAYERS, cutoff=0.0)

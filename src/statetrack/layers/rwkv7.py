@@ -167,7 +167,8 @@ class RWKV7(Layer):
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
         token = last_of(x, self._token_before(x, state, packing), packing)
         after = {"recurrent": recurrent, "token": token}
-        return self.out_proj(y), after, Shared(merge_heads(A.v)) if first is None else shared
+        given = shared._replace(values=merge_heads(A.v)) if first is None else shared
+        return self.out_proj(y), after, given
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None

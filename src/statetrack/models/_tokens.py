@@ -77,6 +77,7 @@ class TokenModel(nn.Module, ABC):
             cu_seqlens=cu_seqlens,
             mask=mask,
             generator=generator,
+            tokens=tokens,
         )
         return found
 

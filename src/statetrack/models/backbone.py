@@ -132,15 +132,16 @@ class Backbone(nn.Module):
         cu_seqlens: ops.CuSeqlens | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         generator: torch.Generator | None = None,
+        tokens: Int[Tensor, "batch time"] | None = None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], tuple[LayerState, ...]]:
         """Outputs at every time, or at the times `read_at` alone; states after the last token.
 
         `mask` is True at tokens and False at padding, where outputs are zero. `generator` draws
-        dropout, in training mode; None is PyTorch's own.
+        dropout, in training mode; None is PyTorch's own. `tokens` are for layers that read them.
         """
         if state is not None and len(state) != len(self.blocks):
             raise ValueError(f"{len(state)} states for {len(self.blocks)} blocks: one for each")
-        states, shared = [], Shared()
+        states, shared = [], Shared(tokens=tokens)
         last = len(self.blocks) - 1
         again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         if again and self.dropout and generator is not None:
