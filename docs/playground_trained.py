@@ -66,7 +66,7 @@ def entry(run: Run) -> dict[str, Any]:
     return {
         "model": run.config.model.backbone.mixers[0].layer,
         "eigen_range": list(eigen_range(run.config)),
-        "lowest": round(min(by_bit["1"]), 4),
+        "lowest": round(min(by_bit["1"]), 6),
         "accuracy": [
             accuracy(run, min(run.curve()), TRAINED_TO - 1),
             accuracy(run, TRAINED_TO, longest),

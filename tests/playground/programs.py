@@ -1,5 +1,6 @@
 """Programs, words and what the library says of them: what the page's runtime is held to."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,18 @@ from statetrack.compiler.program import (
 )
 from tests.automata.cases import CASES, lively_word, random_word
 
-LARGEST = 40
-"""States of the largest machine that is run in the browser."""
-
 LOWS = (-1.0, -0.75, -0.25, 0.0)
 
 
-def table(seed: int = 0) -> list[tuple[str, Program, IntArray]]:
-    """Every machine of the shared table that is not too large, by every method that fits."""
-    rng = np.random.default_rng(seed)
+@cache
+def table(least: int, most: int) -> list[tuple[str, Program, IntArray]]:
+    """Every machine of the shared table with so many states, by every method that fits."""
+    rng = np.random.default_rng(least)
     found = []
     for case in CASES:
-        machine = case.make()
-        if machine.num_states > LARGEST:
+        if not least <= case.states <= most:
             continue
+        machine = case.make()
         for method in METHODS[1:]:
             try:
                 program = compile_program(machine, method)
@@ -85,10 +84,10 @@ def closed_transition(layer: ProgramLayer, symbol: int, low: float) -> FloatArra
     return matrix
 
 
-def transitions(seed: int = 0) -> list[tuple[ProgramLayer, int]]:
+def transitions(least: int, most: int) -> list[tuple[ProgramLayer, int]]:
     """Layers and symbols of the table, few of each, up to ten rows."""
     found: list[tuple[ProgramLayer, int]] = []
-    for _, program, _ in table(seed):
+    for _, program, _ in table(least, most):
         for stage in program.stages:
             if len(stage.layer.directions) <= 10:
                 found += [(stage.layer, s) for s in range(min(3, len(stage.layer.symbol_names)))]

@@ -132,7 +132,7 @@
     get("families").replaceChildren(...app.entry.families.map((one) => {
       const evidence = one.answer === "open" ? "" : [one.evidence, one.source].filter(Boolean).join(", ");
       return make("li", { class: one.answer },
-        make("h3", {}, make("span", { class: "verdict" }, { can: "✓ can", cannot: "✗ cannot", open: "? open" }[one.answer]), one.family),
+        make("h3", {}, make("span", { class: "verdict" }, { can: "✓ can", cannot: "✗ cannot", open: "? open" }[one.answer]), " ", one.family),
         make("p", {}, one.reason, evidence ? " " : "", evidence ? make("span", { class: "soft" }, `(${evidence})`) : ""),
         one.built ? make("p", { class: "soft" }, `Smallest built here: ${one.built}`) : "",
         make("p", { class: "soft" }, one.models));
