@@ -40,7 +40,7 @@ extensions = [
 ]
 
 # Markdown
-myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath", "html_image"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath", "html_image"]
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 myst_links_external_new_tab = False
@@ -80,5 +80,5 @@ html_show_sphinx = False
 html_math_renderer = "mathml"
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
-copybutton_selector = "div.highlight-python pre, div.highlight-console pre, div.highlight-ipython3 pre"
+copybutton_selector = "div:is(.highlight-python, .highlight-console, .highlight-ipython3) pre"
 copybutton_exclude = ".linenos, .gp, .go"

@@ -1,14 +1,15 @@
 """A small part of Mermaid, drawn as SVG: boxes with one word, and arrows that lead upwards."""
 
 import html
-from collections.abc import Iterator
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-BOX, GAP, ROW = (104, 34), 18, 84
-"""Width and height of a box, the gap beside it, and the distance between rows."""
+Arrow = tuple[str, str]
+
+BOX, GAP, ROW, WAY = (104, 34), 16, 80, 26
+"""Width and height of a box, the gap beside it, the height of a row, the width of a way."""
 
 
 class Flowchart(SphinxDirective):
@@ -22,60 +23,98 @@ class Flowchart(SphinxDirective):
         wrong = [line for line, arrow in zip(lines, arrows, strict=True) if len(arrow) != 2]
         if wrong:
             raise self.error(f"this site draws lines 'a --> b' alone, not {wrong[0]!r}")
-        return [nodes.raw("", drawn([(a, b) for a, b in arrows]), format="html")]
+        return [nodes.raw("", drawn([(low, high) for low, high in arrows]), format="html")]
 
 
-def rows_of(arrows: list[tuple[str, str]]) -> list[list[str]]:
-    """Each box above all that lead to it; in a row, near what leads to it."""
+def heights(arrows: list[Arrow]) -> dict[str, int]:
+    """The row of each box: above all that lead to it."""
     height = {name: 0 for arrow in arrows for name in arrow}
     for _ in height:
         for low, high in arrows:
             height[high] = max(height[high], height[low] + 1)
-    rows: list[list[str]] = [[] for _ in range(max(height.values()) + 1)]
-    for name in height:
-        rows[height[name]].append(name)
-    for _ in range(8):
-        at = {name: place(row, index) for row in rows for index, name in enumerate(row)}
-        for row in rows:
-            near = {name: list(neighbours(name, arrows)) for name in row}
-            row.sort(key=lambda name: sum(at[other] for other in near[name]) / len(near[name]))
-    return rows
+    return height
 
 
-def place(row: list[str], index: int) -> float:
-    """The middle of a box, in steps from the middle of the picture."""
-    return index - (len(row) - 1) / 2
-
-
-def neighbours(name: str, arrows: list[tuple[str, str]]) -> Iterator[str]:
-    for low, high in arrows:
-        if name in (low, high):
-            yield low if name == high else high
-
-
-def drawn(arrows: list[tuple[str, str]]) -> str:
-    rows = rows_of(arrows)
-    step = BOX[0] + GAP
-    width = max(map(len, rows)) * step
-    height = len(rows) * ROW
-    at = {
-        name: (width / 2 + place(row, i) * step, height - ROW / 2 - level * ROW)
-        for level, row in enumerate(rows)
-        for i, name in enumerate(row)
+def ways(arrows: list[Arrow], height: dict[str, int]) -> dict[Arrow, list[str]]:
+    """For each arrow its places row by row: two boxes, and a way between boxes in other rows."""
+    return {
+        (low, high): [
+            low,
+            *(f"{low} {high} {row}" for row in range(height[low] + 1, height[high])),
+            high,
+        ]
+        for low, high in arrows
     }
+
+
+def middles(rows: list[list[str]], boxes: dict[str, int]) -> dict[str, float]:
+    """Where each place of a row has its middle, from the middle of the picture."""
+    found = {}
+    for row in rows:
+        widths = [BOX[0] + GAP if name in boxes else WAY for name in row]
+        left = -sum(widths) / 2
+        for name, width in zip(row, widths, strict=True):
+            found[name] = left + width / 2
+            left += width
+    return found
+
+
+def drawn(arrows: list[Arrow]) -> str:
+    height = heights(arrows)
+    paths = ways(arrows, height)
+    rows: list[list[str]] = [[] for _ in range(max(height.values()) + 1)]
+    for path in paths.values():
+        for name, level in zip(path, range(height[path[0]], len(rows)), strict=False):
+            if name not in rows[level]:
+                rows[level].append(name)
+    near: dict[str, list[str]] = {}
+    for path in paths.values():
+        for one, other in zip(path, path[1:], strict=False):
+            near.setdefault(one, []).append(other)
+            near.setdefault(other, []).append(one)
+    for _ in range(12):  # each place moves towards the middle of its neighbours
+        at = middles(rows, height)
+        for row in rows:
+            row.sort(key=lambda name: sum(at[other] for other in near[name]) / len(near[name]))
+    at = middles(rows, height)
+    width = 2 * max(map(abs, at.values())) + BOX[0] + GAP
+    place = {
+        name: (width / 2 + at[name], (len(rows) - level) * ROW - ROW / 2)
+        for level, row in enumerate(rows)
+        for name in row
+    }
+    return svg(paths, {name: place[name] for name in height}, place, width, len(rows) * ROW)
+
+
+def svg(
+    paths: dict[Arrow, list[str]],
+    boxes: dict[str, tuple[float, float]],
+    place: dict[str, tuple[float, float]],
+    width: float,
+    height: float,
+) -> str:
     parts = []
-    for low, high in arrows:
-        (x, y), (u, v) = at[low], at[high]
-        start, end = y - BOX[1] / 2, v + BOX[1] / 2 + 5
-        bend = (start + end) / 2
-        parts.append(f'<path d="M{x} {start}C{x} {bend} {u} {bend} {u} {end}" class="arrow"/>')
-    for name, (x, y) in at.items():
-        left, top = x - BOX[0] / 2, y - BOX[1] / 2
+    half = BOX[1] / 2
+    for path in paths.values():
+        x, y = place[path[0]]
+        line = f"M{x} {y - half}"
+        y -= half
+        for name in path[1:]:
+            u, v = place[name]
+            end = v + half + 5
+            line += f"C{x} {(y + end) / 2} {u} {(y + end) / 2} {u} {end}"
+            x, y = u, end
+            if name != path[-1]:
+                line += f"L{u} {v - half}"
+                y = v - half
+        parts.append(f'<path d="{line}" class="arrow"/>')
+    for name, (x, y) in boxes.items():
+        left, top = x - BOX[0] / 2, y - half
         parts.append(f'<rect x="{left}" y="{top}" width="{BOX[0]}" height="{BOX[1]}" rx="6"/>')
         parts.append(f'<text x="{x}" y="{y + 5}">{html.escape(name)}</text>')
-    told = "; ".join(f"{high} may import {low}" for low, high in arrows)
+    told = "; ".join(f"{high} may import {low}" for low, high in paths)
     return (
-        f'<div class="flowchart" tabindex="0" role="region" aria-label="Who may import whom">'
+        '<div class="flowchart" tabindex="0" role="region" aria-label="Who may import whom">'
         f'<svg role="img" viewBox="0 0 {width} {height}" width="{width}" '
         f'aria-label="{html.escape(told)}"><defs><marker id="head" viewBox="0 0 8 8" refX="7" '
         'refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker>'

@@ -111,9 +111,17 @@ def escape_bars(
         lines[index] = line if line.lstrip().startswith(">>>") else "`".join(pieces)
 
 
+def skip_fields(
+    app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any
+) -> bool | None:
+    """Fields of a NamedTuple say nothing of themselves."""
+    return True if (getattr(value, "__doc__", None) or "").startswith("Alias for field") else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("part", Part)
     app.add_directive("commands", Commands)
     app.connect("autodoc-process-docstring", explain_arguments)
     app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("autodoc-skip-member", skip_fields)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

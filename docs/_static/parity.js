@@ -36,20 +36,20 @@
 
   function draw(steps) {
     const left = 44;
-    const step = 28;
-    const width = left + step * Math.max(steps.length, 1) + 8;
+    const width = Math.max(picture.clientWidth, 280); // a unit is a pixel, so text stays readable
+    const step = Math.min(34, (width - left - 8) / Math.max(steps.length, 1));
+    const right = left + step * steps.length + 4;
     const y = (h) => 80 - 62 * h;
     picture.replaceChildren();
     picture.setAttribute("viewBox", `0 0 ${width} 210`);
-    picture.style.maxWidth = `${1.45 * width}px`;
     picture.append(
       element("rect", {
-        class: "lost", x: left - 6, width: width - left + 2,
+        class: "lost", x: left - 6, width: right - left + 6,
         y: y(TOO_SMALL), height: y(-TOO_SMALL) - y(TOO_SMALL),
       }),
     );
     for (const h of [1, 0, -1]) {
-      picture.append(element("line", { class: "axis", x1: left - 6, x2: width - 4, y1: y(h), y2: y(h) }));
+      picture.append(element("line", { class: "axis", x1: left - 6, x2: right, y1: y(h), y2: y(h) }));
       picture.append(element("text", { class: "tick", x: left - 12, y: y(h) + 4 }, String(h)));
     }
     for (const [label, at] of [["bit", 170], ["right?", 196]]) {
@@ -60,7 +60,7 @@
       const kind = right ? "right" : "wrong";
       picture.append(
         element("rect", {
-          class: kind, x: x - 9, width: 18, y: Math.min(y(0), y(h)), height: Math.max(Math.abs(y(h) - y(0)), 1.5),
+          class: kind, x: x - 0.33 * step, width: 0.66 * step, y: Math.min(y(0), y(h)), height: Math.max(Math.abs(y(h) - y(0)), 1.5),
         }),
         element("text", { class: "bit", x, y: 170 }, String(bit)),
         element("text", { class: `mark ${kind}`, x, y: 196 }, right ? "✓" : "✗"),
@@ -89,6 +89,7 @@
     picture.setAttribute("aria-label", `The state after each bit: ${heights}`);
   }
 
+  window.addEventListener("resize", update);
   box.addEventListener("input", update);
   box.addEventListener("click", (event) => {
     const button = event.target.closest("button");

@@ -7,7 +7,7 @@ __all__ = ["DeltaProduct"]
 
 
 class DeltaProduct(DeltaFamily):
-    """n delta-rule steps per token: A(x) = a · Π_j (I - β_j k_j k_jᵀ), each 1 - β_j in [low, 1].
+    """n = `num_householders` delta-rule steps per token: A(x) = a · Π_j (I - β_j k_j k_jᵀ), each 1 - β_j in [low, 1].
 
     With low = -1, n = 2 reaches every rotation of a plane and n = dim every orthogonal matrix, so
     one layer can follow group actions that DeltaNet (n = 1) cannot. Each step has its own k, v, β.

@@ -37,6 +37,13 @@ class OptimizerConfig(Config):
     - `matrices`: tensors of more than one axis, but neither the embedding nor the weights of a
       norm: the paper's xLSTM;
     - `all`: everything.
+
+    Attributes:
+        lr: the peak of the learning rate.
+        weight_decay: its factor, as in AdamW.
+        betas: decay of the running means of the gradient and of its square.
+        eps: what is added to the root of the second.
+        clip_norm: the most that the norm of the whole gradient may be; None for no limit.
     """
 
     lr: Positive = 1e-3
@@ -49,9 +56,9 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Config):
-    """The learning rate over time: linear from 0 to its peak, then a cosine down to a share of it.
+    """The learning rate over time: linear from 0 to its peak, then of a `shape`.
 
-    `warmup` is a share of the steps. The first step has learning rate 0 when there is a warm-up,
+    `cosine` goes down to a share of the peak. `warmup` is a share of the steps. The first step has learning rate 0 when there is a warm-up,
     the last has `final` times the peak. `constant` stays at the peak after the warm-up.
     """
 
@@ -117,6 +124,12 @@ class RunConfig(RunDescription):
     task's `spec`, by which it is found again.
 
     Attributes:
+        model: what is trained.
+        steps: optimiser steps.
+        batch: sequences in a step.
+        optimizer: AdamW's settings.
+        schedule: the learning rate over time.
+        evaluation: what the run is judged by.
         lengths: training lengths, drawn uniformly; what they count is the task's business.
         precision: `fp32`, or `bf16` for fp32 weights under autocast.
         seed: of the initial weights.
