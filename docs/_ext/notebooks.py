@@ -11,6 +11,7 @@ from myst_nb.core.read import read_myst_markdown_notebook
 from sphinx.application import Sphinx
 
 KERNELS = Path(__file__).parents[1] / "_kernel"
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def is_tutorial(app: Sphinx, docname: str) -> bool:
@@ -35,6 +36,7 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     os.environ["JUPYTER_PATH"] = str(KERNELS)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     logging.getLogger("traitlets").setLevel(logging.WARNING)
     app.connect("doctree-resolved", link_notebook)
     app.connect("build-finished", write_notebooks)

@@ -92,12 +92,13 @@ class EigenRange:
     ) -> Float[Tensor, "*shape"]:
         """β = (1 - low)·s, so that I - β k kᵀ with ‖k‖ = 1 has the eigenvalue 1 - β in [low, 1].
 
-        `unit` is s in [0, 1]. `share` in [-1, 1] has the lower end at share·low instead: 0 is the range [0, 1].
+        `unit` is s in [0, 1]. `share` in [-1, 1] has the lower end at share·low instead: 0 is the
+        range [0, 1].
         """
         return (self.width if share is None else 1.0 - self.low * share) * unit
 
     def squash(self, z: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """A smooth map from any number `z` onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""
+        """A smooth map from any `z` onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""
         return self.decay(torch.sigmoid(self.width * z))
 
     def removal(

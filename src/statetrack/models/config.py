@@ -37,7 +37,7 @@ class Mixer(Config):
 
     @classmethod
     def of(cls, entry: Any) -> "Mixer":
-        """A mixer from an `entry` as users write it: a name or a class, alone or with options, or a mapping."""
+        """A mixer from an `entry`: a name or a class, alone or with options, or a mapping."""
         if isinstance(entry, Mixer):
             return entry
         if isinstance(entry, Mapping):
@@ -155,8 +155,8 @@ class BackboneConfig(Config):
 class TaggerConfig(Config):
     """A tagger: embedding, backbone and a linear head.
 
-    An unknown field or option, or one that does not fit the rest, is refused here. `head_std` is the
-    standard deviation of the head's initial weights; with None they are uniform within
+    An unknown field or option, or one that does not fit the rest, is refused here. `head_std` is
+    the standard deviation of the head's initial weights; with None they are uniform within
     1/√d_model, as PyTorch has it.
 
     >>> backbone = BackboneConfig(mixers=["DeltaNet"], d_model=32)

@@ -58,8 +58,9 @@ class OptimizerConfig(Config):
 class ScheduleConfig(Config):
     """The learning rate over time: linear from 0 to its peak, then of a `shape`.
 
-    `cosine` goes down to a share of the peak. `warmup` is a share of the steps. The first step has learning rate 0 when there is a warm-up,
-    the last has `final` times the peak. `constant` stays at the peak after the warm-up.
+    `cosine` goes down to a share of the peak. `warmup` is a share of the steps. The first step has
+    learning rate 0 when there is a warm-up, the last has `final` times the peak. `constant` stays
+    at the peak after the warm-up.
     """
 
     shape: Literal["cosine", "constant"] = "cosine"
