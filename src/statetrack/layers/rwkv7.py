@@ -37,10 +37,10 @@ class RWKV7(Layer):
     nor reflects.
 
     Each projection sees a learnt mix of the current and the previous token. The gates for w, a and
-    the output are of rank `gate_rank`, or of ranks of their own (`decay_rank`, `removal_rank`,
-    `output_rank`). With a `value_rank` there is the value residual of the published layer, v + σ(…)
-    ∘ (v₁ - v), with a gate of that rank and v₁ the values of the first RWKV7 of the stack, which
-    itself goes without. (`transitions` knows no other layer, and writes v.)
+    the output are of rank `gate_rank`, or of ranks of their own. With a `value_rank` there is the
+    value residual of the published layer, v + σ(…) ∘ (v₁ - v), with a gate of that rank and v₁ the
+    values of the first RWKV7 of the stack, which itself goes without. (`transitions` knows no other
+    layer, and writes v.)
 
     Peng et al. 2025 (arXiv:2503.14456).
     """

@@ -56,11 +56,10 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Config):
-    """The learning rate over time: linear from 0 to its peak, then of a `shape`.
+    """The learning rate over time: linear from 0 to its peak, then a cosine down to a share of it.
 
-    `cosine` goes down to a share of the peak. `warmup` is a share of the steps. The first step has
-    learning rate 0 when there is a warm-up, the last has `final` times the peak. `constant` stays
-    at the peak after the warm-up.
+    `warmup` is a share of the steps. The first step has learning rate 0 when there is a warm-up,
+    the last has `final` times the peak. `constant` stays at the peak after the warm-up.
     """
 
     shape: Literal["cosine", "constant"] = "cosine"
