@@ -12,6 +12,7 @@ SRC = TESTS.parent / "src" / "statetrack"
 CROSS_CUTTING = {
     "test_docs.py": "the scripts in docs/",
     "test_package.py": "imports, docstrings, pages",
+    "test_site.py": "the documentation site",
     "test_tests.py": "this file",
     "hf/test_training.py": "Trainer, adapters, packed batches",
     "automata/test_oracles.py": "every named automaton, through all that is known of it",

@@ -9,6 +9,8 @@ __all__ = ["did_you_mean"]
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """ "did you mean 'x'? " if something of `known` is near to `name`, else nothing.
 
+    How near is a number from 0 to 1, and `cutoff` the least of it.
+
     >>> did_you_mean("partiy", ["parity", "s5"])
     "did you mean 'parity'? "
     """

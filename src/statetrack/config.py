@@ -44,7 +44,10 @@ AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """A range for a number, as the metadata of `Annotated`."""
+    """A range for a number, as the metadata of `Annotated`.
+
+    It is larger than `above`, at least `least`, at most `most` and smaller than `below`.
+    """
 
     above: int | float = -math.inf
     least: int | float = -math.inf
@@ -162,7 +165,7 @@ def frozen_defaults() -> dict[str, Any]:
 
 
 def coerced(owner: str, name: str, hint: Any, value: Any) -> Any:
-    """`value` as the annotation has it; a ValueError says what it must be.
+    """`value` as the annotation `hint` has it; a ValueError names `owner` and `name`, and the rule.
 
     >>> coerced("Warmup", "share", float, 1)
     1.0

@@ -74,7 +74,7 @@ class EigenRange:
     def decay(
         self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
     ) -> Float[Tensor, "*shape"]:
-        """a = low + (1 - low)·s, the eigenvalues of a diagonal transition.
+        """a = low + (1 - low)·s, the eigenvalues of a diagonal transition; `unit` is s in [0, 1].
 
         `share` in [-1, 1] has the lower end at share·low instead: 0 is the range [0, 1].
         """
@@ -92,16 +92,20 @@ class EigenRange:
     ) -> Float[Tensor, "*shape"]:
         """β = (1 - low)·s, so that I - β k kᵀ with ‖k‖ = 1 has the eigenvalue 1 - β in [low, 1].
 
-        `share` in [-1, 1] has the lower end at share·low instead: 0 is the range [0, 1].
+        `unit` is s in [0, 1]. `share` in [-1, 1] has the lower end at share·low instead: 0 is the
+        range [0, 1].
         """
         return (self.width if share is None else 1.0 - self.low * share) * unit
 
     def squash(self, z: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """A smooth map from any number onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""
+        """A smooth map from any `z` onto [low, 1]: sigmoid for low = 0, tanh for low = -1."""
         return self.decay(torch.sigmoid(self.width * z))
 
     def removal(
         self, decay: Float[Tensor, "*shape"], unit: Float[Tensor, "*shape"]
     ) -> Float[Tensor, "*shape"]:
-        """a = (w - low)·s, which keeps the spectrum of Diag(w) - κ (a∘κ)ᵀ, ‖κ‖ = 1, in [low, 1]."""
+        """a = (w - low)·s, which keeps the spectrum of Diag(w) - κ (a∘κ)ᵀ, ‖κ‖ = 1, in [low, 1].
+
+        `decay` is w, and `unit` is s in [0, 1].
+        """
         return (decay - self.low) * unit

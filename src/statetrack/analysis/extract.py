@@ -89,7 +89,10 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Difference:
-    """A shortest word after which two machines differ, as letter numbers, and what each says."""
+    """A shortest word after which two machines differ, as letter numbers, and what each says.
+
+    `first` is what the one says, `second` what the other does.
+    """
 
     word: Word
     first: int | bool

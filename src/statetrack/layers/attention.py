@@ -36,9 +36,9 @@ class Attention(Layer):
 
     `num_kv_heads` heads of keys and values serve `num_heads` heads of queries, neighbours sharing
     one. With a `window` a token sees itself and the window - 1 tokens before it. `rotary` turns the
-    first `rotary_dim` coordinates of each head, all of them by default. `qk_norm` puts an RMS norm
-    on q and on k: with a weight for each coordinate of a head, or over all heads as one. The output
-    gate multiplies y by σ(W x).
+    first `rotary_dim` coordinates of each head, all of them by default, with angles to the base
+    `rotary_base`. `qk_norm` puts an RMS norm on q and on k: with a weight for each coordinate of a
+    head, or over all heads as one. The `output_gate` multiplies y by σ(W x).
 
     The state has columns, a token in each: keys `k`, values `v`, and the token's `time`, counted
     from 1. Where `time` is 0 there is none: rows of a batch may have read different numbers of

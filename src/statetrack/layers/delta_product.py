@@ -10,9 +10,10 @@ class DeltaProduct(DeltaFamily):
     """n delta-rule steps per token: A(x) = a · Π_j (I - β_j k_j k_jᵀ), each 1 - β_j in [low, 1].
 
     With low = -1, n = 2 reaches every rotation of a plane and n = dim every orthogonal matrix, so
-    one layer can follow group actions that DeltaNet (n = 1) cannot. Each step has its own k, v, β.
-    The forget gate a (`forget_gate=True`) acts once per token, before the first step; with it and
-    `output_gate=True` this is Gated DeltaProduct. The other options are those of `DeltaNet`.
+    one layer can follow group actions that DeltaNet (n = 1) cannot; n is `num_householders`. Each
+    step has its own k, v, β. The forget gate a (`forget_gate=True`) acts once per token, before the
+    first step; with it and `output_gate=True` this is Gated DeltaProduct. The other options are
+    those of `DeltaNet`.
 
     Siems et al. 2025 (arXiv:2502.10297).
     """

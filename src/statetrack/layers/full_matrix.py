@@ -19,7 +19,7 @@ WINDOW = 16
 
 
 class FullMatrix(Layer):
-    """H_t = A(x_t) H_{t-1} from H_0 = I, with A(x) = I + W x any n × n matrix.
+    """H_t = A(x_t) H_{t-1} from H_0 = I, with A(x) = I + W x any n × n matrix, n = `state_dim`.
 
     The read-out is linear in H / ‖H‖, so that a state that grows or shrinks keeps its meaning. The
     state handed on is H up to a power of 2³²: over many tokens H itself is too large for a float.

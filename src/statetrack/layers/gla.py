@@ -32,9 +32,9 @@ XAVIER_GAIN = 2**-2.5
 class GLA(Layer):
     """H_t = Diag(a) H_{t-1} + k vᵀ, y = Hᵀ q / √dim, normalised per head and gated by SiLU(W x).
 
-    s = σ(W₂ W₁ x + b)^{1/16} is a low-rank gate near one, a = low + (1 - low)·s. With low = -1 the
-    gates may turn negative, a form of this layer that log-space kernels cannot run.
-    Keys have half the width of values. `learn_range` is that of `DeltaNet`.
+    s = σ(W₂ W₁ x + b)^{1/16} is a gate of rank `gate_rank` near one, a = low + (1 - low)·s. With
+    low = -1 the gates may turn negative, a form of this layer that log-space kernels cannot run.
+    Keys have `expand_k` times the width of values. `learn_range` is that of `DeltaNet`.
 
     Yang et al. 2023 (arXiv:2312.06635).
     """

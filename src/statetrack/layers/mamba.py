@@ -22,7 +22,8 @@ class Mamba(Layer):
     Each of the expand·d_model channels keeps d_state numbers. low = 0 is Mamba as published;
     low = -1 lets a state flip its sign, which needs a large Δ|A|.
 
-    `conv_size=0` leaves the convolution out.
+    `conv_size=0` leaves the convolution out. The step size Δ is a map of rank `dt_rank`, d_model /
+    16 where left out.
 
     Gu and Dao 2023 (arXiv:2312.00752), with the range of arXiv:2411.12537.
     """

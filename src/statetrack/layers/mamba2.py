@@ -27,6 +27,8 @@ __all__ = ["Mamba2"]
 class Mamba2(Layer):
     """H_t = a H_{t-1} + B_t (Δ u_t)ᵀ per head, y = Hᵀ C + D u, then RMSNorm(y · SiLU(z)).
 
+    A head has `head_dim` channels and keeps `d_state` numbers for each.
+
     B and C are shared by all heads, or with `num_groups` by so many groups of neighbouring heads.
     The norm then is one for each group, as the authors' code has it; `norm_by_group=False` makes it
     one over all channels, as transformers has it.

@@ -46,8 +46,8 @@ class MLSTM(Layer):
     """C_t = f C_{t-1} + i k vᵀ, n_t = f n_{t-1} + i k, y = Cᵀq / max(|nᵀq|, 1), with i = e^ĩ.
 
     The block around it is the xLSTM's: x is projected to twice d_model, one half goes through a
-    short convolution and SiLU and makes q and k, its unconvolved self makes v (all by small
-    block-diagonal maps), the other half gates the result.
+    short convolution and SiLU and makes q and k, its unconvolved self makes v (all by
+    block-diagonal maps with blocks of `block_size`), the other half gates the result.
 
     The forget gate is f = low + (1 - low)·σ(f̃); the published layer has low = 0. A signed gate
     acts on the normaliser n as well as on C, so a head that flips sign flips both, and the sign

@@ -31,9 +31,9 @@ class CausalLM(TokenModel):
     """Tokens in, scores for the next token out.
 
     `generator` draws the initial weights, so equal configs and seeds give equal models. Every
-    projection without a bias is drawn from N(0, `projection_std`²), or as its layer draws it where
-    that is None; what writes to the residual stream is smaller by √(writes), with one write for
-    each mixer and each MLP. Gates keep their layer's draw.
+    projection without a bias is drawn with the standard deviation `projection_std`, or as its
+    layer draws it where that is None; what writes to the residual stream is smaller by √(writes),
+    with one write for each mixer and each MLP. Gates keep their layer's draw.
 
     >>> from statetrack.models import BackboneConfig
     >>> backbone = BackboneConfig(mixers=["DeltaNet", "Attention"], d_model=32)

@@ -24,7 +24,8 @@ class Mixer(Config):
     """One layer of a backbone: which, its options, and where its block has its norms.
 
     Options left out are filled in with the layer's defaults, so that a stored config says
-    everything, and values are what the layer's annotations say.
+    everything, and values are what the layer's annotations say. With `norm="after"` the block has
+    its norms after the mixer and after the MLP.
 
     >>> Mixer.of(("deltanet", {"num_heads": 2})).options["eigen_range"]
     (-1.0, 1.0)
@@ -36,7 +37,7 @@ class Mixer(Config):
 
     @classmethod
     def of(cls, entry: Any) -> "Mixer":
-        """A mixer as users write it: a name or a class, alone or with options, or a mapping."""
+        """A mixer from an `entry`: a name or a class, alone or with options, or a mapping."""
         if isinstance(entry, Mixer):
             return entry
         if isinstance(entry, Mapping):
@@ -105,6 +106,18 @@ class BackboneConfig(Config):
     (24, 'Attention')
     >>> BackboneConfig.from_json(hybrid.to_json()) == hybrid
     True
+
+    Attributes:
+        mixers: the layers, first block first.
+        d_model: width of the residual stream.
+        mlp: the MLP after each layer, or `none`.
+        mlp_dim: its inner width.
+        norm: `rms` for RMSNorm, `layer` for LayerNorm.
+        norm_eps: what is added beneath the root of every norm.
+        residual: whether each part's input is added to its output.
+        final_norm: whether there is a norm after the last block.
+        mlp_in_std, mlp_out_std: standard deviations of the initial weights of the MLPs.
+        dropout: the share of each part's output that is set to zero in training.
     """
 
     mixers: tuple[Mixer, ...]
@@ -146,7 +159,9 @@ class BackboneConfig(Config):
 class TaggerConfig(Config):
     """A tagger: embedding, backbone and a linear head.
 
-    An unknown field or option, or one that does not fit the rest, is refused here.
+    An unknown field or option, or one that does not fit the rest, is refused here. `head_std` is
+    the standard deviation of the head's initial weights; with None they are uniform within
+    1/√d_model, as PyTorch has it.
 
     >>> backbone = BackboneConfig(mixers=["DeltaNet"], d_model=32)
     >>> config = TaggerConfig(vocab_size=3, num_classes=3, backbone=backbone)
@@ -166,6 +181,9 @@ class TaggerConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class CausalLMConfig(Config):
     """A language model: embedding, backbone and a head, which may share the embedding's weights.
+
+    `projection_std` is the standard deviation of the initial projections; with None each layer
+    draws its own. `embedding_std` is also that of a head with weights of its own.
 
     >>> backbone = BackboneConfig(mixers=[("DeltaNet", {"num_heads": 2})] * 2, d_model=32)
     >>> config = CausalLMConfig(vocab_size=100, backbone=backbone)

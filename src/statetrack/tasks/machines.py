@@ -78,6 +78,14 @@ def from_machine(
 
     `chance` is the share of the most common answer among those asked for, estimated once from
     1024 words of the evaluation lengths with a fixed seed.
+
+    Args:
+        machine: says the answers.
+        name: what the task is called; made from the machine where left out.
+        dense: whether the answer is asked after every letter.
+        balance: whether all last answers are equally likely, as far as the machine allows.
+        sink_probability: how likely a word is to enter a sink, where it may and need not.
+        train_lengths, eval_lengths: the lengths that runs train on and are judged by.
     """
     if not 0 <= sink_probability <= 1:
         raise ValueError(f"sink_probability {sink_probability} is out of range 0..1")

@@ -37,6 +37,13 @@ class OptimizerConfig(Config):
     - `matrices`: tensors of more than one axis, but neither the embedding nor the weights of a
       norm: the paper's xLSTM;
     - `all`: everything.
+
+    Attributes:
+        lr: the peak of the learning rate.
+        weight_decay: its factor, as in AdamW.
+        betas: decay of the running means of the gradient and of its square.
+        eps: what is added to the root of the second.
+        clip_norm: the most that the norm of the whole gradient may be; None for no limit.
     """
 
     lr: Positive = 1e-3
@@ -126,6 +133,12 @@ class RunConfig(RunDescription):
     task's `spec`, by which it is found again.
 
     Attributes:
+        model: what is trained.
+        steps: optimiser steps.
+        batch: sequences in a step.
+        optimizer: AdamW's settings.
+        schedule: the learning rate over time.
+        evaluation: what the run is judged by.
         lengths: training lengths, drawn uniformly; what they count is the task's business.
         precision: `fp32`, or `bf16` for fp32 weights under autocast.
         seed: of the initial weights.

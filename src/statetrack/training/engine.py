@@ -168,7 +168,10 @@ class Engine:
         return self.executor.state(run), position
 
     def restore(self, run: int, tensors: dict[str, Tensor], position: dict[str, Any]) -> None:
-        """The inverse of `state`. All runs must be brought to the same step."""
+        """The inverse of `state`, which gave `tensors` and `position`.
+
+        All runs must be brought to the same step.
+        """
         if position["device"] != self.device.type:
             raise ValueError(
                 f"the run was started on {position['device']} and cannot go on, with the same "

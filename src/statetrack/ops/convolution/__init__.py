@@ -59,6 +59,7 @@ def short_convolution(
 ]:
     """z_t = bias + Σ_j weight[:, j] ∘ x_{t-width+1+j} for j = 0..width-1; y = z, or z·σ(z).
 
+    `activation` says which: None, or `silu`.
     The last column of `weight` meets the token itself. The state holds the last width - 1 inputs
     (past = width - 1), zeros unless given; it is float32, or float64 if any input is, as are the
     sums; y has the dtype of x. With `cu_seqlens` a row holds several sequences (`Packing`): no

@@ -22,6 +22,7 @@ def matrix_scan(
 ) -> tuple[Float[Tensor, "batch time n columns"], Float[Tensor, "sequences n columns"]]:
     """H_t = A_t H_{t-1} + B_t for any matrices A_t; returns every H_t and the last.
 
+    `A` holds A_t [batch, time, n, n], `initial_state` H_0, and `inputs` B_t, zero where left out.
     Half precision inputs are computed and returned in float32, the dtype of the state. With
     `cu_seqlens` a row holds several sequences (`Packing`), each with its own initial and final
     state, row by row.

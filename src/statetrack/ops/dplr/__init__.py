@@ -33,10 +33,12 @@ def dplr(
     [-1, 1]. `left` and `right` are taken as they are, so the eigenvalues are the caller's care.
     With unit vectors κ, k and ‖k‖ = 1,
 
-    | layer                  | a | l      | r           | written |
-    |------------------------|---|--------|-------------|---------|
-    | Kimi Delta Attention   | a | k      | -β (a∘k)    | β k vᵀ  |
-    | RWKV-7                 | w | -(a∘κ) | κ           | k vᵀ    |
+    ====================  =  ======  ========  =======
+    layer                 a  l       r         written
+    ====================  =  ======  ========  =======
+    Kimi Delta Attention  a  k       -β (a∘k)  β k vᵀ
+    RWKV-7                w  -(a∘κ)  κ         k vᵀ
+    ====================  =  ======  ========  =======
 
     and `delta_rule` with a gate per key dimension is the first of them. The state is float32, or
     float64 if any input is; y has the dtype of v. With `cu_seqlens` a row holds several sequences

@@ -26,10 +26,11 @@ def selective_scan(
 ) -> tuple[Float[Tensor, "batch time channels"], Float[Tensor, "sequences channels state"]]:
     """Mamba's scan: h_t = a_t ∘ h_{t-1} + Δ_t u_t B_t, a = low + (1 - low)·exp(Δ A); y = h·C + D u.
 
-    Δ >= 0 and A <= 0, so that exp(Δ A) is in [0, 1] and a in [low, 1]. `low = 0` is Mamba as
-    published, `low = -1` lets a state flip its sign. The state is float32, or float64 if any input
-    is; y has the dtype of u. With `cu_seqlens` a row holds several sequences (`Packing`), each
-    with its own initial and final state, row by row.
+    `delta` is Δ, and `B` and `C` are shared by all channels. Δ >= 0 and A <= 0, so that exp(Δ A) is
+    in [0, 1] and a in [low, 1]. `low = 0` is Mamba as published, `low = -1` lets a state flip its
+    sign. The state is float32, or float64 if any input is; y has the dtype of u. With `cu_seqlens`
+    a row holds several sequences (`Packing`), each with its own initial and final state, row by
+    row.
     """
     sizes: dict[str, int] = {}
     check_shape("u", u, "batch time channels", sizes)

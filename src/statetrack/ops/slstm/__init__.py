@@ -22,8 +22,10 @@ def slstm_scan(
     """The sLSTM recurrence from the gates' input part W x + b (order z, i, f, o) and R.
 
     The gates are `gates[t] + h_{t-1} R` per head (h is a row vector), then
+
         c_t = f c_{t-1} + i tanh(z),   n_t = f n_{t-1} + i,   h_t = σ(o) c_t / n_t,
-        f = σ(f̃), i = exp(ĩ), with c and n kept divided by e^m so that nothing overflows.
+
+    where f = σ(f̃) and i = exp(ĩ), with c and n kept divided by e^m so that nothing overflows.
     Returns every h_t in the dtype of `gates` and the state (c, n, m, h), float32 or, if any input
     is, float64. The stabiliser m carries no gradient: h does not depend on it.
     With `cu_seqlens` a row holds several sequences (`Packing`), each with its own initial and final
