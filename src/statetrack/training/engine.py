@@ -10,7 +10,6 @@ from torch import Tensor
 
 from statetrack._amx import avoid_amx_trap
 from statetrack.runs.records import Record
-from statetrack.training.config import RunConfig
 from statetrack.training.eager import Eager
 from statetrack.training.executor import Executor, Stretch
 from statetrack.training.stacked import Stacked, can_stack, stacks
@@ -162,6 +161,7 @@ def train(config: Any, *, device: torch.device | str = "cpu") -> Iterator[Record
     """Trains, and yields every record as it comes; nothing is written to disk.
 
     >>> from statetrack.models import paper_config
+    >>> from statetrack.training import RunConfig
     >>> model = paper_config("Diagonal", vocab_size=3, d_model=4)
     >>> config = RunConfig(task="parity", model=model, steps=2, batch=2, log_every=1)
     >>> [record.metric for record in train(config)][:2]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -297,7 +299,10 @@ def records_of(
         count = sum(asked[first : last + 1])
         if not count:
             continue
-        place = {"length": last + 1, "length_min": None if first == last else first + 1}
+        place: dict[str, Any] = {
+            "length": last + 1,
+            "length_min": None if first == last else first + 1,
+        }
         right = int(counts.right[first : last + 1].sum())
         rows.append(Record(step, split, "accuracy", right / count, **place, count=count))
         for name, part in more:
