@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
 from typing import Any
 
 import torch
