@@ -2,15 +2,31 @@
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from statetrack.runs import Run
+from statetrack.runs.files import write_json
+from statetrack.runs.folder import config_file
 from statetrack.sweep import run_many
 from statetrack.sweep.slurm import Submitit
-from tests.sweep.cases import LONG, SHORT, Once, Whole, expect_the_same, needs_proc, outcome
+from tests.lm import corpus
+from tests.sweep import cluster
+from tests.sweep.cases import (
+    LONG,
+    SHORT,
+    Once,
+    Whole,
+    expect_the_same,
+    needs_proc,
+    outcome,
+    wait_until,
+)
 from tests.training import tiny
 
 
@@ -49,49 +65,103 @@ def test_submitit_tells_why_a_job_ended(submitit: Any, tmp_path: Path) -> None:
     assert "no statetrack here" in launcher.reason(job)
 
 
-SBATCH = """#!/bin/bash
-# Keeps the script, and runs every task of its array, or its only one, at once.
-cp "$1" "$FAKE_SLURM/$(date +%s%N).sh"
-last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
-export SLURM_JOB_ID=$$ SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0
-for task in $(seq 0 "${last:-0}"); do
-    [ -n "$last" ] && export SLURM_ARRAY_JOB_ID=$$ SLURM_ARRAY_TASK_ID=$task
-    # submitit moves the task's file to its place when it knows the number of the job
-    (sleep 1; exec bash "$1") >/dev/null 2>&1 &
-done
-echo "Submitted batch job $$"
-"""
-SRUN = """#!/bin/bash
-while [ "${1#--}" != "$1" ]; do
-    case "$1" in --output|--error) shift 2 ;; *) shift ;; esac
-done
-exec "$@"
-"""
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Path]:
+    """A real cluster of one machine."""
+    reason = cluster.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with cluster.running() as folder:
+        yield folder
 
 
+def said(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def jobs() -> list[str]:
+    """The numbers of the jobs that are queued or run."""
+    return said("squeue", "--noheader", "--array", "--format=%i").split()
+
+
+@pytest.mark.slow
 def test_slurm_gets_one_array_of_small_jobs(
-    submitit: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole: Whole,
+    submitit: Any, slurm: Path, tmp_path: Path, whole: Whole
 ) -> None:
-    """submitit's real SLURM code, with commands in SLURM's place that run the jobs here."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("sacct", "#!/bin/bash\n")):
-        (commands / name).write_text(text)
-        (commands / name).chmod(0o700)
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(tmp_path))
     other = tiny.config(seed=2)
     sweep = run_many([SHORT, other], tmp_path / "runs", launcher="submitit", workers=2)
-    assert not sweep.failed
+    assert [one.error for one in sweep.runs] == [None, None]
     assert outcome(sweep.runs[0].folder) == whole[SHORT.fingerprint]
-    (script,) = tmp_path.glob("*.sh")
+    (script,) = (tmp_path / "runs/submitit").glob("*.sh")
     text = script.read_text()
     for line in ("--array=0-1%2", "--job-name=statetrack", "--time=60", "--cpus-per-task=1"):
         assert f"#SBATCH {line}\n" in text
     assert "gpus" not in text
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", ["killed", "requeued", "out of time"])
+def test_slurm_loses_a_job(
+    submitit: Any, slurm: Path, harm: str, tmp_path: Path, whole: Whole
+) -> None:
+    """The same numbers after a dead process, an operator's requeue, and SLURM's last warning."""
+
+    def act(process: int) -> None:
+        if harm == "killed":
+            os.kill(process, signal.SIGKILL)
+            return
+        (job,) = jobs()
+        if harm == "requeued":
+            said("scontrol", "requeue", job)
+        else:  # what SLURM sends when the time is nearly up
+            said("scancel", "--signal=USR2", job)
+
+    killer = Once(tmp_path / LONG.fingerprint, act)
+    killer.start()
+    sweep = run_many([LONG], tmp_path, launcher="submitit")
+    assert killer.done
+    expect_the_same(sweep, whole, [LONG])
+    assert sweep.runs[0].info["resumed_at"] >= 40
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=pretrain --ntasks=1 --cpus-per-task=2 --requeue --open-mode=append
+#SBATCH --output={out}/log.txt --time=30
+export OMP_NUM_THREADS=1 PYTHONPATH={source}
+srun --cpus-per-task=2 {python} -m torch.distributed.run --standalone --nproc-per-node 2 \\
+    -m statetrack lm pretrain --config {config} --out {out}/runs --device cpu
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_one_job_pretrain_and_survive_a_requeue(
+    slurm: Path, tmp_path: Path
+) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs two cores")
+    manifest = corpus.shards(tmp_path)
+    config = corpus.config(manifest, steps=200, log_every=4, checkpoint_every=20)
+    folder = tmp_path / "runs" / config.fingerprint
+    path = tmp_path / "config.json"
+    write_json(path, config_file(config))
+    script = tmp_path / "job.sh"
+    source = Path(__file__).parents[2] / "src"
+    script.write_text(
+        SCRIPT.format(out=tmp_path, source=source, python=sys.executable, config=path)
+    )
+    job = said("sbatch", "--parsable", str(script))
+
+    def log() -> str:
+        return (tmp_path / "log.txt").read_text() if (tmp_path / "log.txt").exists() else ""
+
+    wait_until(lambda: (folder / "checkpoints/step-00000040").exists(), within=300)
+    said("scontrol", "requeue", job)
+    wait_until(lambda: Run(folder).finished or not jobs(), within=400)
+    assert Run(folder).finished, log()
+    assert Run(folder).info["resumed_at"] >= 40 and Run(folder).info["processes"] == 2
 
 
 def test_no_slurm_is_an_error(

@@ -247,10 +247,10 @@ class Pretrainer(Executor):
 
     def _gathered(self, mine: Tensor) -> list[float]:
         if self.world == 1:
-            return mine.tolist()  # type: ignore[no-any-return]
+            return mine.tolist()
         found = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(found, mine)
-        return torch.cat(found).tolist()  # type: ignore[no-any-return]
+        return torch.cat(found).tolist()
 
     def _by_domain(self, step: int, sums: Float[Tensor, "2 domains"]) -> list[Record]:
         if len(self.reader.domains) < 2:

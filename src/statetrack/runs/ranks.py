@@ -120,7 +120,7 @@ def once(work: Callable[[], Found]) -> Found:
     found, failed = told
     if failed:
         raise Elsewhere
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def any_rank(flag: bool) -> bool:

@@ -1,5 +1,6 @@
 """Runs in SLURM's queue, through submitit."""
 
+import subprocess
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,12 +20,16 @@ class Submitit:
     """Jobs of a submitit executor: SLURM's queue, or processes here with `LocalExecutor`.
 
     A job whose time is up or that is preempted is queued again and goes on from its checkpoint.
+    submitit hears of a job that was killed from SLURM's accounting, which not every cluster has, so
+    that the queue is asked too.
     """
 
     losses = 3
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
+        self._asks_queue = type(executor).__name__ == "SlurmExecutor"
+        self._missed: set[str] = set()
 
     def submit(self, groups: Sequence[Group], root: Path, device: str) -> list[Any]:
         with self._executor.batch():  # one array of jobs in SLURM
@@ -35,6 +40,12 @@ class Submitit:
 
     def ended(self, jobs: Sequence[Any], timeout: float) -> list[Any]:
         over = [job for job in jobs if job.done()]
+        if not over and self._asks_queue:
+            queued = _queued()
+            # Twice in a row: a job is not listed for a moment while it is queued again.
+            gone = [job for job in jobs if queued is not None and job.job_id not in queued]
+            over = [job for job in gone if job.job_id in self._missed]
+            self._missed = {job.job_id for job in gone}
         if not over:
             time.sleep(timeout)
         return over
@@ -48,6 +59,13 @@ class Submitit:
 
     def close(self) -> None:
         pass
+
+
+def _queued() -> set[str] | None:
+    """The jobs that wait or run, those of arrays one by one; None if SLURM does not say."""
+    command = ["squeue", "--noheader", "--array", "--format=%i"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return set(done.stdout.split()) if done.returncode == 0 else None
 
 
 class _Requeued:

@@ -192,6 +192,7 @@ def train(
     `start` are weights to start from, as `model.state_dict()` has them.
 
     >>> from statetrack.models import paper_config
+    >>> from statetrack.training import RunConfig
     >>> model = paper_config("Diagonal", vocab_size=3, d_model=4)
     >>> config = RunConfig(task="parity", model=model, steps=2, batch=2, log_every=1)
     >>> [record.metric for record in train(config)][:2]

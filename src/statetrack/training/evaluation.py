@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -297,7 +298,10 @@ def records_of(
         count = sum(asked[first : last + 1])
         if not count:
             continue
-        place = {"length": last + 1, "length_min": None if first == last else first + 1}
+        place: dict[str, Any] = {
+            "length": last + 1,
+            "length_min": None if first == last else first + 1,
+        }
         right = int(counts.right[first : last + 1].sum())
         rows.append(Record(step, split, "accuracy", right / count, **place, count=count))
         for name, part in more:

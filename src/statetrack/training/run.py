@@ -6,6 +6,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,8 @@ def _run(
                     executor=executor,
                     starts=[weights[folder] for folder, _, _ in begun],
                 )
-                for folder, config, _ in begun:
-                    if config.LARGE:
-                        ranks.once(
-                            lambda folder=folder, engine=engine: _expect_room(folder, engine)
-                        )
+                if any(config.LARGE for _, config, _ in begun):
+                    ranks.once(partial(_expect_room, begun[0][0], engine))
                 older = _restore(engine, begun, device)
                 if older is not None:
                     queue[:0] = _common_starts(older)
@@ -269,7 +267,10 @@ def _patience() -> Iterator[Callable[[], bool]]:
     A second one stops at once. Where someone else handles it, that is left alone.
     """
     told = threading.Event()
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
     in_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
     ours = [s for s, handler in usual.items() if in_main and signal.getsignal(s) is handler]
 
