@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from statetrack._extras import needs
 from statetrack.automata._subsets import subset_table
 from statetrack.automata.limits import MAX_REGEX, too_large
 
-INSTALL = "pip install 'statetrack[automata]'"
 OPERATORS = frozenset("*|()?&+.^{}[]\\ \t\n\r\f\v")
 
 
@@ -28,11 +28,9 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
     """
     _check_letters(alphabet)
     _check_size(regex)
-    try:
+    with needs("a regular expression", "automata-lib", "automata"):
         from automata.base.exceptions import AutomatonException, RegexException
         from automata.fa.nfa import NFA
-    except ImportError as error:
-        raise ImportError(f"regular expressions need automata-lib: {INSTALL}") from error
     try:
         nfa = NFA.from_regex(regex, input_symbols=set(alphabet))
     except (RegexException, AutomatonException, ValueError, RecursionError) as error:
@@ -88,10 +86,8 @@ def _needs_alphabet(regex: str, why: str) -> ValueError:
 
 def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
     """Table, acceptance and sorted alphabet of an automata-lib `DFA`, completed, start 0."""
-    try:
+    with needs("a DFA", "automata-lib", "automata"):
         from automata.fa.dfa import DFA
-    except ImportError as error:
-        raise ImportError(f"DFA objects need automata-lib: {INSTALL}") from error
     if not isinstance(dfa, DFA):
         raise ValueError(f"expected an automata.fa.dfa.DFA, got {type(dfa).__name__}")
     complete = dfa if not dfa.allow_partial else dfa.to_complete()

@@ -185,9 +185,15 @@ def _run_all(
     from statetrack.sweep.progress import Progress
 
     with Progress() as progress:
-        sweep = run_many(
-            configs, folder, workers=workers, device=device, watch=progress, launcher=launcher
-        )
+        try:
+            sweep = run_many(
+                configs, folder, workers=workers, device=device, watch=progress, launcher=launcher
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped; finished runs and checkpoints stay in {folder}, and the same command "
+                "goes on with them"
+            ) from None
     return sweep.runs
 
 

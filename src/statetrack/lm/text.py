@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from statetrack._extras import needs
 from statetrack.models import CausalLM
 
 __all__ = ["TOKENIZER", "Text", "load_text", "read_documents"]
@@ -148,10 +149,8 @@ def read_documents(path: Path) -> Iterator[str]:
 
 
 def _tokenizers() -> Any:
-    try:
+    with needs("text", "tokenizers", "lm"):
         import tokenizers
-    except ImportError:
-        raise ImportError("text needs tokenizers: pip install 'statetrack[lm]'") from None
     return tokenizers
 
 

@@ -30,7 +30,7 @@ from statetrack.runs.folder import CHECKPOINTS, RECORDS
 from statetrack.runs.tensors import load_tensors, save_tensors
 from statetrack.runs.warn import warn
 
-__all__ = ["Checkpoint", "clear", "drop_after", "newest", "place", "save"]
+__all__ = ["Checkpoint", "clear", "drop_after", "newest", "place", "save", "saved"]
 
 KEPT = 2
 STATE, POSITION, COMPLETE = "state.safetensors", "position.json", "COMPLETE"
@@ -60,7 +60,7 @@ def save(run: Path, checkpoint: Checkpoint) -> None:
     sums = json_bytes({STATE: checksum(state), POSITION: checksum(position)})
     path = place(run, checkpoint.step)
     write_folder_atomically(path, {STATE: state, POSITION: position, COMPLETE: sums})
-    for step in _steps(run)[KEPT:]:
+    for step in saved(run)[KEPT:]:
         remove(place(run, step))
 
 
@@ -72,7 +72,7 @@ def newest(run: Path, *, steps: int, before: int | None = None) -> Checkpoint | 
     """
     for leftover in (run / CHECKPOINTS).glob(f"{TEMPORARY}*"):
         remove(leftover)
-    for step in _steps(run):
+    for step in saved(run):
         if before is not None and step >= before:
             continue
         try:
@@ -87,7 +87,7 @@ def newest(run: Path, *, steps: int, before: int | None = None) -> Checkpoint | 
 
 def drop_after(run: Path, step: int) -> None:
     """Drops the checkpoints after `step`, which a run that goes on from there will make again."""
-    for later in _steps(run):
+    for later in saved(run):
         if later > step:
             remove(place(run, later))
 
@@ -102,8 +102,8 @@ def place(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step:08d}"
 
 
-def _steps(run: Path) -> list[int]:
-    """Of the checkpoints that are there, newest first."""
+def saved(run: Path) -> list[int]:
+    """The steps of the checkpoints that are there, newest first."""
     names = (NAME.fullmatch(path.name) for path in (run / CHECKPOINTS).glob("step-*"))
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
