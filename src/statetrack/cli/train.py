@@ -217,7 +217,8 @@ def train(
     if curve:
         print(f"  test accuracy by length in tokens, {min(curve)} to {max(curve)} (0 to 1):")
         show.picture(curve)
-    if (finished.last("scaled_accuracy") or 1.0) < GUESS:
+    score = finished.last("scaled_accuracy")
+    if score is not None and score < GUESS:
         print(f"  This is a guess: {_way_out(chosen)}.")
     print(f"Records, config and weights: {finished.folder}/")
     return 0

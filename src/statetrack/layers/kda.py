@@ -24,6 +24,7 @@ from statetrack.layers.parts import (
     split_heads,
     wide,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 
 __all__ = ["KDA"]
@@ -59,6 +60,7 @@ class KDA(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -71,6 +73,8 @@ class KDA(Layer):
         conv_size: int = 4,
         norm_eps: float = 1e-5,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         for name, size in (

@@ -16,6 +16,7 @@ from statetrack.layers.parts import (
     reset_linear,
     split_heads,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 from statetrack.ops.packing import last_of, previous, sequences_in
 
@@ -47,6 +48,7 @@ class RWKV7(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -59,6 +61,8 @@ class RWKV7(Layer):
         output_rank: int | None = None,
         value_rank: int | None = None,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)
