@@ -138,8 +138,9 @@ def _of_text(text: str) -> Task:
     if name in _BUILDERS or groups.is_group_task(name):
         return _built(json.dumps(name))
     if looks_like_a_name(text) and not is_name(name):
-        known = list(dict.fromkeys([*_REGISTERED, *_BUILDERS, *_WORD_PROBLEMS, *NAMES]))
-        hint = did_you_mean(text, known) or did_you_mean(name, known)
+        known = list(dict.fromkeys([*_REGISTERED, *_BUILDERS, *_WORD_PROBLEMS]))
+        near = [*known, *NAMES]
+        hint = did_you_mean(text, near) or did_you_mean(name, near)
         hint = hint or f"there are {', '.join(known)}. "
         raise ValueError(
             f"unknown task {text!r}; {hint}Groups (s4, a5_x_z2), machines (counter_5, my.json) and "
