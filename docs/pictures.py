@@ -10,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from statetrack.report.tables import trained_tokens
 from statetrack.runs import Run, find_runs
 from statetrack.runs.labels import eigen_range
 
@@ -42,12 +43,12 @@ def main() -> None:
             if run.config.model.backbone.mixers[0].layer == model:
                 colour, label = STYLE[eigen_range(run.config)]
                 axis.plot(*points(run), color=colour, label=label, linewidth=2)
-        longest = run.config.train_lengths[1]
+        longest = trained_tokens(run.config)
         axis.axvspan(0, longest, color="0.93")
         axis.text(longest / 2, 0.28, "trained\nhere", ha="center", fontsize=8, color="0.4")
         axis.axhline(0.5, color="0.6", linestyle=":", linewidth=1)
-        axis.text(252, 0.41, "a guess", ha="right", fontsize=8, color="0.4")
-        axis.set(title=model, xlabel="length of the bit string", ylim=(0.2, 1.05), xlim=(0, 256))
+        axis.text(251, 0.41, "a guess", ha="right", fontsize=8, color="0.4")
+        axis.set(title=model, xlabel="number of bits", ylim=(0.2, 1.05), xlim=(0, 255))
     axes[0].set_ylabel("accuracy on parity")
     axes[0].legend(loc="lower right", bbox_to_anchor=(1, 0.62), frameon=False, fontsize=9)
     out = ROOT / "docs" / "images" / "parity.png"

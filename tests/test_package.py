@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_typing": set(),
     "_amx": set(),
     "_suggest": set(),
+    "_extras": set(),
     "config": set(),
     "eigenvalues": set(),
     "ops": set(),
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"config", "models", "tasks", "runs", "training", "analysis", "experiments"},
 }
 TOP = {"__init__", "__main__", "cli"}  # may import anything
-SHARED = {"_amx", "_lazy", "_typing", "_suggest"}  # may be imported by anything
+SHARED = {"_amx", "_extras", "_lazy", "_typing", "_suggest"}  # may be imported by anything
 # `compiler.audit` is a name that others rely on; it is imported when asked for
 BACKWARDS = {("compiler", "analysis")}
 

@@ -29,6 +29,7 @@ CROSS_CUTTING = {
 # source files without a test file of their own, and the one that holds their tests
 ELSEWHERE = {
     "_amx.py": "conftest.py",
+    "_extras.py": "test_package.py",
     "_lazy.py": "test_package.py",
     "_suggest.py": "test_config.py",
     "_typing.py": "test_package.py",

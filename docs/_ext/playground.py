@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+
 from statetrack.playground import write_page
 
 FOLDER = "docs/playground"

@@ -15,6 +15,7 @@ from statetrack import experiments
 from statetrack.cli import main
 from statetrack.cli import reproduce as command
 from statetrack.experiments import demo as recipe
+from statetrack.report.tables import group_runs, row
 from statetrack.runs import find_runs
 from tests.helpers import mostly_slow
 from tests.training import tiny
@@ -64,6 +65,7 @@ def test_failed_runs_are_named(
     told = [line for line in captured.err.splitlines() if line.startswith("statetrack: ")]
     assert len(told) == 2 and all("ZeroDivisionError" in line for line in told)
     assert "(1 missing)" in captured.out
+    assert "(smoke); NO RESULT" in captured.out
 
 
 def test_demo_draws_what_it_measured(
@@ -81,8 +83,14 @@ def test_demo_draws_what_it_measured(
     out = capsys.readouterr().out
     for name in ("DeltaNet [0, 1]", "DeltaNet [-1, 1]", "Mamba [0, 1]", "Mamba [-1, 1]"):
         assert out.count(name) == 2  # in the table and over its picture
-    assert "41 to 256" in out and "parity_dense" in out
-    assert len(find_runs(tmp_path)) == 4
+    assert "40 to 255" in out and "parity_dense" in out
+    runs = find_runs(tmp_path)
+    assert len(runs) == 4
+    lines = [line.strip().split("  ") for line in out.splitlines() if line.endswith(" s")]
+    cells = {name: [cell.strip() for cell in rest if cell][:2] for name, *rest in lines}
+    for group in group_runs(runs):  # the console and the page have one number each, the same
+        found = row(group)
+        assert cells[found.model] == [f"{found.trained:z.3f}", f"{found.best:z.3f}"]
 
 
 def refuse_to_write() -> None:

@@ -1,16 +1,31 @@
 """One run from the command line."""
 
 import json
-from dataclasses import replace
+import signal
 from pathlib import Path
 
 import pytest
 
 from statetrack.cli import main
-from statetrack.cli.train import Data, Evaluation, Model, Optimiser, Recipe, run_config
+from statetrack.cli.train import (
+    CHECKPOINT_EVERY,
+    Data,
+    Evaluation,
+    Model,
+    Optimiser,
+    Recipe,
+    run_config,
+    saved_every,
+)
+from statetrack.experiments.chomsky import chomsky
 from statetrack.experiments.recipes import tagging_run
-from statetrack.runs import find_runs
+from statetrack.runs import Record, find_runs
 from statetrack.runs.folder import config_file
+from statetrack.runs.identity import same_but_for
+from statetrack.runs.labels import label
+from statetrack.sweep import progress
+from statetrack.sweep.progress import Progress
+from statetrack.training import RunConfig
 from tests.cli.words import SMALL, complaint
 from tests.training import tiny
 
@@ -33,9 +48,78 @@ def test_train_writes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert copy.config == run.config and copy.records == run.records
 
 
-def test_its_defaults_are_those_of_the_configs() -> None:
-    plain = tagging_run("parity", "DeltaNet", steps=10_000, batch=256)
-    assert run_config(Recipe()) == plain
+def test_the_papers_size_is_one_flag_away() -> None:
+    """Beside what its published code does for parity: only which numbers are looked at differs."""
+    paper = run_config(Recipe(model=Model(scale="paper")))
+    assert paper == tagging_run(
+        "parity", "DeltaNet", steps=20_000, batch=256, checkpoint_every=CHECKPOINT_EVERY
+    )
+    published = next(
+        config
+        for config in chomsky("paper", "shipped")
+        if (config.task, label(config)) == ("parity", "parity DeltaNet [-1, 1]")
+    )
+    assert same_but_for(paper, ("precision", "evaluation")) == same_but_for(
+        published, ("precision", "evaluation")
+    )
+
+
+def test_by_default_a_run_is_small() -> None:
+    """A thirtieth of the paper's floating-point operations, or less."""
+    quick, paper = (run_config(Recipe(model=Model(scale=scale))) for scale in ("quick", "paper"))
+    assert run_config(Recipe()) == quick
+
+    def work(config: RunConfig) -> int:
+        return config.steps * config.batch * sum(p.numel() for p in config.build().parameters())
+
+    assert 30 * work(quick) < work(paper)
+
+
+def test_checkpoints_are_as_often_as_asked_for(tmp_path: Path) -> None:
+    config = run_config(Recipe(evaluation=Evaluation(eval_every=70)))
+    assert (config.log_every, config.checkpoint_every) == (10, 500)
+    often = saved_every(config, 21)
+    assert (often.log_every, often.checkpoint_every) == (7, 21)
+    assert often.fingerprint == config.fingerprint
+    with pytest.raises(ValueError, match="checkpoint_every=0 must be at least 1"):
+        saved_every(config, 0)
+
+
+def test_ctrl_c_saves_and_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = " ".join(SMALL).replace("--steps 4", "--steps 12").split()
+    words = ["train", *longer, "--out", str(tmp_path), "--device", "cpu"]
+
+    class Press(Progress):
+        """Presses Ctrl-C, so many times, after the first report."""
+
+        times = 1
+
+        def __call__(self, config: RunConfig, rows: list[Record]) -> None:
+            for _ in range(self.times if rows else 0):
+                signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(progress, "Progress", Press)
+        assert main(words) == 130
+        _, wait, stopped = capsys.readouterr().err.splitlines()
+        assert "a checkpoint is saved at the next report" in wait
+        assert stopped == (
+            "statetrack: stopped; saved at step 4 of 12, where the same command goes on"
+        )
+        Press.times = 2  # at once, before anything new is saved
+        assert main([*words, "--seed", "1"]) == 130
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert told == (
+            "statetrack: stopped before the first checkpoint; the same command starts anew"
+        )
+    assert main(words) == 0
+    finished = next(run for run in find_runs(tmp_path) if run.finished)
+    assert finished.info["resumed_at"] == 4
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().err.endswith(f"in {tmp_path}, finished already\n")
 
 
 def test_every_option_reaches_the_config() -> None:
@@ -70,9 +154,7 @@ def test_every_option_reaches_the_config() -> None:
     assert config.optimizer.decay == "matrices"
     assert (config.evaluation.every, config.evaluation.size) == (20, 9)
     assert (config.evaluation.lengths, config.stop_at) == ((8, 8), 0.5)
-    assert (config.log_every, config.checkpoint_every) == (20, 400)
-    rare = replace(recipe, evaluation=Evaluation(eval_every=200, eval_lengths=(8, 8)))
-    assert (run_config(rare).log_every, run_config(rare).checkpoint_every) == (50, 1000)
+    assert (config.log_every, config.checkpoint_every) == (10, 500)
 
 
 def test_a_config_with_an_unknown_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

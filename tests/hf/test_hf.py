@@ -28,10 +28,7 @@ def test_registered() -> None:
 def test_without_transformers() -> None:
     done = run('BLOCKED = {"transformers"}\n' + BLOCK + "import statetrack.hf")
     last = done.stderr.strip().splitlines()[-1]
-    assert last == (
-        "ImportError: statetrack.hf needs transformers, which is not installed: "
-        "pip install 'statetrack[hf]'"
-    )
+    assert last == ("ImportError: statetrack.hf needs transformers: pip install 'statetrack[hf]'")
 
 
 LOAD = """

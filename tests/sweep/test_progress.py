@@ -85,9 +85,9 @@ def test_lines_where_there_is_no_terminal_or_no_rich(
         f"2 runs in {tmp_path}",
         f"{name} 0: starting",
         f"{name} 1: another process trains it; waiting",
-        f"{name} 0: step 5 of 12, loss 0.200",
+        f"{name} 0: step 5 of 12, loss 0.200, about 14 seconds left",
         f"{name} 1: another process trains it; waiting",
-        f"{name} 0: step 10 of 12, loss 0.100",
+        f"{name} 0: step 10 of 12, loss 0.100, about 4 seconds left",
         f"{name} 1: another process trains it; waiting",
         f"{name} 0: finished, loss 0.091 (1 of 2 runs)",
     ]
@@ -99,9 +99,27 @@ def test_a_single_run_is_named_at_the_start(
     shown = screen(monkeypatch, io.StringIO())
     with Progress() as progress:
         progress.begin([tiny.config()], tmp_path)
-    assert (
-        shown.getvalue() == f"parity DeltaNet [-1, 1], lr 0.001, seed 0: 12 steps in {tmp_path}\n"
-    )
+        progress.begin([tiny.config()], tmp_path, finished=1)
+    what = "parity DeltaNet [-1, 1], lr 0.001, seed 0: 12 steps of 4 sequences (lengths 3 to 8), "
+    what += f"a look at the validation set every 4 in {tmp_path}"
+    assert shown.getvalue() == f"{what}\n{what}, finished already\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_single_run_soon_says_how_long(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Counted from the first report on, before which everything is compiled and loaded."""
+    shown = screen(monkeypatch, Terminal() if terminal else io.StringIO())
+    clock = Clock()
+    monkeypatch.setattr(progress_module, "time", clock)
+    config = tiny.config(steps=1000)
+    with Progress() as progress:
+        progress.begin([config], tmp_path)
+        for wait, step in ((60.0, 10), (2.0, 20), (2.0, 30)):
+            clock.now += wait
+            progress(config, [Record(step, "train", "loss", 1.0)])
+    assert shown.getvalue().count("about 3 minutes, by the first 20 steps") == 1
 
 
 @pytest.mark.parametrize("watch", [Progress, Silent])

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from statetrack._extras import needs
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -48,8 +50,6 @@ def spectrum_figure(audit: Audit) -> Figure:
 
 
 def _figure_class() -> type[Figure]:
-    try:
+    with needs("a picture", "matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("pictures need matplotlib: pip install 'statetrack[plot]'") from None
     return Figure

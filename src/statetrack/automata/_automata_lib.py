@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from statetrack._extras import needs
 from statetrack.automata._subsets import subset_table
 from statetrack.automata.limits import MAX_REGEX, too_large
 
-INSTALL = "pip install 'statetrack[automata]'"
 OPERATORS = frozenset("*|()?&+.^{}[]\\ \t\n\r\f\v")
 # automata-lib has no letters that are operators: characters for private use stand for them
 _STAND_INS = {ord(letter): chr(0xE000 + i) for i, letter in enumerate(sorted(OPERATORS))}
@@ -36,11 +36,9 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
     given, alphabet = regex, [letter.translate(_STAND_INS) for letter in alphabet]
     regex = _with_stand_ins(regex)
     _check_size(regex)
-    try:
+    with needs("a regular expression", "automata-lib", "automata"):
         from automata.base.exceptions import AutomatonException, RegexException
         from automata.fa.nfa import NFA
-    except ImportError as error:
-        raise ImportError(f"regular expressions need automata-lib: {INSTALL}") from error
     try:
         nfa = NFA.from_regex(regex, input_symbols=set(alphabet))
     except (RegexException, AutomatonException, ValueError, RecursionError) as error:
@@ -106,10 +104,8 @@ def _needs_alphabet(regex: str, why: str) -> ValueError:
 
 def dfa_table(dfa: Any) -> tuple[list[list[int]], list[bool], list[Any]]:
     """Table, acceptance and sorted alphabet of an automata-lib `DFA`, completed, start 0."""
-    try:
+    with needs("a DFA", "automata-lib", "automata"):
         from automata.fa.dfa import DFA
-    except ImportError as error:
-        raise ImportError(f"DFA objects need automata-lib: {INSTALL}") from error
     if not isinstance(dfa, DFA):
         raise ValueError(f"expected an automata.fa.dfa.DFA, got {type(dfa).__name__}")
     complete = dfa if not dfa.allow_partial else dfa.to_complete()

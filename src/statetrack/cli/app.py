@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             build()(words, exit_on_error=False, print_error=False, result_action="return_value")
             or 0
         )
-    except KeyboardInterrupt:
-        return _say("stopped; the same command goes on from the last checkpoint", 130)
+    except KeyboardInterrupt as interrupt:
+        return _say(str(interrupt) or "stopped", 130)
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

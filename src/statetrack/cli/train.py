@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,9 +15,59 @@ from statetrack.cli.options import Flag, choose_device
 if TYPE_CHECKING:
     from statetrack.training import RunConfig
 
-__all__ = ["Recipe", "run_config", "train"]
+__all__ = ["Recipe", "run_config", "sizes", "train"]
 
 OUTPUT = Parameter(group=Group("Output", sort_key=5))
+CHECKPOINT_EVERY = 500
+GUESS = 0.1
+"""A scaled accuracy below this is not worth a second look."""
+Scale = Literal["quick", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What `--scale` decides, where an option does not.
+
+    `log_every` is the most steps between two rows of the training loss. Ctrl-C waits for one.
+    """
+
+    width: int
+    layers: int
+    steps: int
+    batch: int
+    lr: float
+    clip_norm: float | None
+    eval_every: int
+    eval_size: int
+    log_every: int
+
+
+SIZES: dict[Scale, Size] = {
+    "quick": Size(
+        width=32,
+        layers=1,
+        steps=1_500,
+        batch=256,
+        lr=1e-2,
+        clip_norm=1.0,
+        eval_every=500,
+        eval_size=1024,
+        log_every=10,
+    ),
+    "paper": Size(
+        width=128,
+        layers=2,
+        steps=20_000,
+        batch=256,
+        lr=1e-3,
+        clip_norm=None,
+        eval_every=200,
+        eval_size=8192,
+        log_every=50,
+    ),
+}
+"""quick: a minute or two on two CPU cores, enough for DeltaNet to learn parity.
+paper: what the paper's published code does for parity."""
 
 
 @Parameter(name="*", group=Group("Model", sort_key=1))
@@ -24,16 +75,19 @@ OUTPUT = Parameter(group=Group("Output", sort_key=5))
 class Model:
     """What is trained."""
 
+    scale: Scale = "quick"
+    """quick takes a minute or two on two CPU cores; paper is as large as the paper's runs for
+    parity, for a GPU."""
     model: str = "DeltaNet"
     """The layer of every block, see `statetrack layers`."""
     eigen_range: tuple[float, float] | None = None
     """The range of the transition's eigenvalues, as in -1 1 or 0 1; by default the layer's own."""
     option: tuple[str, ...] | None = None
     """An option of the layer, as in num_heads=2; may be repeated."""
-    width: int = 128
-    """Features of a token between the blocks."""
-    layers: int = 2
-    """Number of blocks."""
+    width: int | None = None
+    """Features of a token between the blocks; by default 32, at the paper's scale 128."""
+    layers: int | None = None
+    """Number of blocks; by default 1, at the paper's scale 2."""
 
 
 @Parameter(name="*", group=Group("Data", sort_key=2))
@@ -55,18 +109,19 @@ class Data:
 class Optimiser:
     """How it is learnt."""
 
-    steps: int = 10_000
-    """Updates of the weights."""
-    batch: int = 256
-    """Sequences per step."""
-    lr: float = 1e-3
-    """Learning rate at its peak; a cosine takes it down from there."""
+    steps: int | None = None
+    """Updates of the weights; by default 1500, at the paper's scale 20000."""
+    batch: int | None = None
+    """Sequences per step; by default 256."""
+    lr: float | None = None
+    """Learning rate at its peak; a cosine takes it down from there. By default 0.01, at the
+    paper's scale 0.001."""
     warmup: float = 0.1
     """Share of the steps in which the learning rate rises."""
     weight_decay: float = 0.0
     """Of AdamW; which parameters decay depends on the layer."""
     clip_norm: float | None = None
-    """Bound on the norm of the gradient; by default none."""
+    """Bound on the norm of the gradient; by default 1, at the paper's scale none."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 keeps fp32 weights and computes under autocast."""
 
@@ -76,10 +131,11 @@ class Optimiser:
 class Evaluation:
     """What it is judged by."""
 
-    eval_every: int = 200
-    """Steps between two looks at the validation set."""
-    eval_size: int = 8192
-    """Sequences in the validation set, and in the test set."""
+    eval_every: int | None = None
+    """Steps between two looks at the validation set; by default 500, at the paper's scale 200."""
+    eval_size: int | None = None
+    """Sequences in the validation set, and in the test set; by default 1024, at the paper's scale
+    8192."""
     eval_lengths: tuple[int, int] | None = None
     """Lengths in the validation set, from and to; by default the task's."""
     stop_at: float | None = None
@@ -107,12 +163,14 @@ def train(
     start: Annotated[Path | None, OUTPUT] = None,
     out: Annotated[Path, OUTPUT] = Path("runs"),
     device: Annotated[str | None, OUTPUT] = None,
+    checkpoint_every: Annotated[int | None, OUTPUT] = None,
     tensorboard: Annotated[Flag, OUTPUT] = False,
     wandb: Annotated[str | None, OUTPUT] = None,
 ) -> int:
     """Train one model on one task, in a folder named by its configuration.
 
-    A run that is there already is not trained again, one that was interrupted goes on.
+    A run that is there already is not trained again, one that was interrupted goes on. Ctrl-C saves
+    a checkpoint before it stops.
 
     Parameters
     ----------
@@ -125,6 +183,8 @@ def train(
         Where run folders go.
     device
         cpu or cuda; by default a GPU if there is one.
+    checkpoint_every
+        Steps between two checkpoints; by default 500, or as the --config says.
     tensorboard
         Also write TensorBoard events into the run folder.
     wandb
@@ -141,6 +201,8 @@ def train(
     chosen = run_config(recipe, start) if config is None else read_config(config)
     weights = None if start is None else Run(start).weights()
     chosen = started(chosen, weights)
+    if checkpoint_every is not None:
+        chosen = saved_every(chosen, checkpoint_every)
     where = choose_device(device)
     mirrors: list[Sink] = []
     if tensorboard:
@@ -148,9 +210,15 @@ def train(
     if wandb is not None:
         mirrors.append(WeightsAndBiases(chosen, project=wandb, folder=out))
     out.mkdir(parents=True, exist_ok=True)  # a mistake in it is told before anything else
+    folder = out / chosen.fingerprint
     with Progress() as progress:
-        progress.begin([chosen], out)
-        finished = run(chosen, out, device=where, mirrors=mirrors, watcher=progress, start=weights)
+        progress.begin([chosen], out, finished=int(Run(folder).finished))
+        try:
+            finished = run(
+                chosen, out, device=where, mirrors=mirrors, watcher=progress, start=weights
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_stopped(folder, chosen.steps)) from None
     print(label(chosen))
     for split in ("validation", "test"):
         for metric in ("accuracy", "scaled_accuracy", "sequence_accuracy"):
@@ -159,63 +227,113 @@ def train(
                 print(f"  {split:12}{metric.replace('_', ' '):20}{value:.4f}")
     curve = finished.curve()
     if curve:
-        print(f"  test accuracy, lengths 1 to {max(curve)} (0 to 1):")
+        print(f"  test accuracy by length in tokens, {min(curve)} to {max(curve)} (0 to 1):")
         show.picture(curve)
+    score = finished.last("scaled_accuracy")
+    if score is not None and score < GUESS:
+        print(f"  This is a guess: {_way_out(chosen)}.")
     print(f"Records, config and weights: {finished.folder}/")
     return 0
 
 
-def run_config(recipe: Recipe, start: Path | None = None) -> "RunConfig":
-    """The run that `recipe` describes; a row is logged every 50 steps, or as often as judged.
+def _way_out(config: "RunConfig") -> str:
+    """What may help a run that has learnt nothing."""
+    from statetrack import tasks
 
-    With the folder of a run to start from it has that run's model.
-    """
+    dense = f"{config.task}_dense"
+    more = "more steps or another seed or --lr may help, or --scale paper"
+    if dense not in tasks.available():
+        return more
+    return f"{more}; {dense} asks after every token and is learnt much sooner"
+
+
+def _stopped(folder: Path, steps: int) -> str:
+    """What became of a run that was interrupted: what is there is looked at, not assumed."""
+    from statetrack.runs import checkpoints
+
+    saved = checkpoints.saved(folder)
+    if not saved:
+        return "stopped before the first checkpoint; the same command starts anew"
+    return f"stopped; saved at step {saved[0]} of {steps}, where the same command goes on"
+
+
+def run_config(recipe: Recipe, start: Path | None = None) -> "RunConfig":
+    """The run that `recipe` describes; with the folder of a run to start from, of its model."""
     from statetrack.experiments.recipes import tagging_run
     from statetrack.training import EvaluationConfig, ScheduleConfig
 
     model, data, optimiser, judge = recipe.model, recipe.data, recipe.optimiser, recipe.evaluation
     if start is not None:
-        if model != Model():
+        if dataclasses.replace(model, scale=Model().scale) != Model():
             raise ValueError(
                 f"--start {start} brings its own model: leave out --model, --width, --layers, "
                 "--eigen-range and --option"
             )
         if not (start / "config.json").is_file():
             raise ValueError(f"--start {start} is not the folder of a run: it has no config.json")
-    for name, value in (("width", model.width), ("layers", model.layers)):
+    size = sizes(recipe)
+    for name, value in (("width", size.width), ("layers", size.layers)):
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
     options = layer_options(model.option or ())
     if model.eigen_range is not None:
         options["eigen_range"] = model.eigen_range
-    log_every = min(50, judge.eval_every)
     described = tagging_run(
         data.task,
         model.model,
-        d_model=model.width,
-        num_layers=model.layers,
+        d_model=size.width,
+        num_layers=size.layers,
         options=options,
-        steps=optimiser.steps,
-        batch=optimiser.batch,
+        steps=size.steps,
+        batch=size.batch,
         lengths=data.lengths,
-        lr=optimiser.lr,
+        lr=size.lr,
         weight_decay=optimiser.weight_decay,
-        clip_norm=optimiser.clip_norm,
+        clip_norm=size.clip_norm,
         schedule=ScheduleConfig(warmup=optimiser.warmup),
         evaluation=EvaluationConfig(
-            every=judge.eval_every, size=judge.eval_size, lengths=judge.eval_lengths
+            every=size.eval_every, size=size.eval_size, lengths=judge.eval_lengths
         ),
         precision=optimiser.precision,
         seed=data.seed,
         stop_at=judge.stop_at,
-        log_every=log_every,
-        checkpoint_every=20 * log_every,
+        log_every=_dividing(size.log_every, size.eval_every, CHECKPOINT_EVERY),
+        checkpoint_every=CHECKPOINT_EVERY,
     )
     if start is None:
         return described
     from statetrack.runs.folder import Run
 
     return dataclasses.replace(described, model=Run(start).config.model)
+
+
+def sizes(recipe: Recipe) -> Size:
+    """What the options say, and the scale where they say nothing."""
+    given = {
+        name: value
+        for part in (recipe.model, recipe.optimiser, recipe.evaluation)
+        for name, value in vars(part).items()
+        if name in Size.__dataclass_fields__ and value is not None
+    }
+    return dataclasses.replace(SIZES[recipe.model.scale], **given)
+
+
+def saved_every(config: "RunConfig", steps: int) -> "RunConfig":
+    """`config` with a checkpoint every so many steps, which changes none of its numbers."""
+    if steps < 1:
+        raise ValueError(f"checkpoint_every={steps} must be at least 1")
+    log_every = _dividing(config.log_every, config.evaluation.every, steps)
+    return dataclasses.replace(config, log_every=log_every, checkpoint_every=steps)
+
+
+def _dividing(most: int, *intervals: int) -> int:
+    """The greatest interval up to `most` on which all of `intervals` fall.
+
+    >>> _dividing(50, 200, 500), _dividing(50, 70, 500), _dividing(10, 4, 500)
+    (50, 10, 4)
+    """
+    common = math.gcd(*intervals)
+    return max((n for n in range(1, most + 1) if common % n == 0), default=1)
 
 
 def layer_options(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """The README's job: parity with DeltaNet and Mamba, eigenvalues in [0, 1] and in [-1, 1].
 
-Trained on words of up to 40 (39 bits and the answer), judged on words of 41 to 256. The recipe is
-made for two CPU cores and a minute or two, and differs from the paper's: one block of width 32
-without convolution or MLP, and the parity is asked after every bit (`parity_dense`), which teaches
-the counter much sooner. The judgement is the paper's: one answer, after the last bit.
+Trained on up to 39 bits, judged on 40 to 255: lengths 40 and 41 to 256 of the task, which counts
+the answer too. Everything that is shown counts bits. The recipe is made for two CPU cores and a
+minute or two, and differs from the paper's: one block of width 32 without convolution or MLP, and
+the parity is asked after every bit (`parity_dense`), which teaches the counter much sooner. The
+judgement is the paper's: one answer, after the last bit.
 """
 
 from collections.abc import Mapping
@@ -13,9 +14,10 @@ from statetrack.experiments.recipes import tagging_run
 from statetrack.runs import Run
 from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
 
-__all__ = ["demo", "recipe", "scaled_curve"]
+__all__ = ["TESTED_BITS", "TRAINED_BITS", "demo", "recipe", "scaled_curve"]
 
-TRAINED_TO, TESTED_TO = 40, 256
+TRAINED_TO, TESTED_TO = 40, 256  # as the task counts: the bits and the answer
+TRAINED_BITS, TESTED_BITS = TRAINED_TO - 1, TESTED_TO - 1
 RATES = {"DeltaNet": 1e-2, "Mamba": 5e-3}
 OPTIONS: dict[str, dict[str, Any]] = {
     "DeltaNet": {"num_heads": 1, "conv_size": 0},

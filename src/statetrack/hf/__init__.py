@@ -13,13 +13,10 @@ Importing this registers them with the Auto classes:
 'StatetrackForCausalLM'
 """
 
-try:
+from statetrack._extras import needs as _needs
+
+with _needs("statetrack.hf", "transformers", "hf"):
     import transformers as _transformers
-except ModuleNotFoundError as error:
-    raise ImportError(
-        f"statetrack.hf needs {error.name}, which is not installed: pip install 'statetrack[hf]'",
-        name=error.name,
-    ) from error
 
 from statetrack.hf.cache import StatetrackCache as StatetrackCache
 from statetrack.hf.configuration import StatetrackConfig as StatetrackConfig

@@ -56,7 +56,8 @@ class Layer(nn.Module, ABC):
 
     A layer of your own is a subclass. Its constructor takes `d_model` and then its options, each
     with a name and, if it can be left out, a default; a constructor with a parameter `depth` is
-    told its place in the stack, from 0.0 to 1.0. It must have
+    told its place in the stack, from 0.0 to 1.0. One with `device` and `dtype` under the decorator
+    `layers.placement.placed` takes them as the modules of torch.nn do. A layer must have
 
     - `_mix(x, state, read_at, packing)`: `forward` on checked input;
     - `state_size`: how many numbers it keeps for one sequence;

@@ -20,6 +20,7 @@ from statetrack.layers.parts import (
     refuse_eigen_range,
     split_heads,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import Transitions, not_linear
 
 __all__ = ["Attention"]
@@ -55,6 +56,7 @@ class Attention(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -70,6 +72,8 @@ class Attention(Layer):
         qk_norm: Literal["none", "head", "all_heads"] = "none",
         norm_eps: float = 1e-6,
         output_gate: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         refuse_eigen_range("Attention", eigen_range)

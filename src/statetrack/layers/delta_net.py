@@ -2,6 +2,7 @@
 
 from statetrack import ops
 from statetrack.layers._delta import DeltaFamily
+from statetrack.layers.placement import Device, Dtype, placed
 
 __all__ = ["DeltaNet"]
 
@@ -33,6 +34,7 @@ class DeltaNet(DeltaFamily):
     (torch.Size([1, 5, 32]), 800)
     """
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -49,6 +51,8 @@ class DeltaNet(DeltaFamily):
         norm_eps: float = 1e-6,
         learn_range: bool = False,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(
             d_model,

@@ -2,6 +2,7 @@
 
 from statetrack import ops
 from statetrack.layers._delta import DeltaFamily
+from statetrack.layers.placement import Device, Dtype, placed
 
 __all__ = ["DeltaProduct"]
 
@@ -18,6 +19,7 @@ class DeltaProduct(DeltaFamily):
     Siems et al. 2025 (arXiv:2502.10297).
     """
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -36,6 +38,8 @@ class DeltaProduct(DeltaFamily):
         norm_eps: float = 1e-6,
         learn_range: bool = False,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(
             d_model,

@@ -9,6 +9,7 @@ from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import at_times, linear, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Diagonal"]
@@ -24,12 +25,15 @@ class Diagonal(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
         *,
         eigen_range: tuple[float, float] = (-1.0, 1.0),
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)

@@ -9,6 +9,7 @@ from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import at_times, linear, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DenseTransitions, Transitions
 from statetrack.ops.packing import from_rows, in_rows
 
@@ -32,6 +33,7 @@ class FullMatrix(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -39,6 +41,8 @@ class FullMatrix(Layer):
         eigen_range: tuple[float, float] | None = (-1.0, 1.0),
         state_dim: int = 32,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)

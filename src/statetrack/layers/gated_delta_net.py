@@ -2,6 +2,7 @@
 
 from statetrack import ops
 from statetrack.layers._delta import DeltaFamily
+from statetrack.layers.placement import Device, Dtype, placed
 
 __all__ = ["GatedDeltaNet"]
 
@@ -17,6 +18,7 @@ class GatedDeltaNet(DeltaFamily):
     Yang et al. 2024 (arXiv:2412.06464).
     """
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -32,6 +34,8 @@ class GatedDeltaNet(DeltaFamily):
         norm_eps: float = 1e-6,
         learn_range: bool = False,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(
             d_model,

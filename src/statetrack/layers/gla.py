@@ -21,6 +21,7 @@ from statetrack.layers.parts import (
     reset_linear,
     split_heads,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["GLA"]
@@ -41,6 +42,7 @@ class GLA(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -52,6 +54,8 @@ class GLA(Layer):
         norm_eps: float = 1e-5,
         learn_range: bool = False,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)

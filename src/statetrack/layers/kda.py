@@ -26,6 +26,7 @@ from statetrack.layers.parts import (
     unit_length,
     wide,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 
 __all__ = ["KDA"]
@@ -62,6 +63,7 @@ class KDA(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -75,6 +77,8 @@ class KDA(Layer):
         norm_eps: float = 1e-5,
         qk_eps: float = 0.0,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         for name, size in (

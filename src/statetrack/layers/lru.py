@@ -11,6 +11,7 @@ from statetrack._typing import Float, Inexact, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import at_times, linear, wide
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import RotationTransitions, Transitions
 
 __all__ = ["LRU"]
@@ -36,6 +37,7 @@ class LRU(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -46,6 +48,8 @@ class LRU(Layer):
         r_max: float = 1.0,
         max_phase: float = 2 * math.pi,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)

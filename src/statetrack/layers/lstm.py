@@ -7,6 +7,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import at_times, linear, refuse_eigen_range, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import Transitions, not_linear
 from statetrack.ops.packing import from_rows, in_rows, last_of
 
@@ -21,7 +22,15 @@ class LSTM(Layer):
 
     packs = True
 
-    def __init__(self, d_model: int, *, eigen_range: object = None) -> None:
+    @placed
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        eigen_range: object = None,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(d_model)
         refuse_eigen_range("LSTM", eigen_range)
         self.in_proj = linear(d_model, 4 * d_model, bias=True)

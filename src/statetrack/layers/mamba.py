@@ -11,6 +11,7 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Fold, Layer, LayerState
 from statetrack.layers._gates import reset_step_size
 from statetrack.layers.parts import ShortConvolution, at_times, in_halves, linear, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Mamba"]
@@ -30,6 +31,7 @@ class Mamba(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -40,6 +42,8 @@ class Mamba(Layer):
         dt_rank: int | None = None,
         conv_size: int = 4,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)

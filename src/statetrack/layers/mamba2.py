@@ -19,6 +19,7 @@ from statetrack.layers.parts import (
     reset_linear,
     split_heads,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
 __all__ = ["Mamba2"]
@@ -41,6 +42,7 @@ class Mamba2(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -55,6 +57,8 @@ class Mamba2(Layer):
         norm_eps: float = 1e-5,
         learn_range: bool = False,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)

@@ -21,6 +21,7 @@ from statetrack.layers.parts import (
     merge_heads,
     split_heads,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 from statetrack.ops.packing import last_of, position, previous, sequences_in
 
@@ -62,6 +63,7 @@ class MLSTM(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -73,6 +75,8 @@ class MLSTM(Layer):
         block_size: int = 4,
         norm_eps: float = 1e-5,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)

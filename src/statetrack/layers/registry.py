@@ -53,6 +53,9 @@ LAYERS: dict[str, type[Layer]] = {
     )
 }
 
+SET_BY_OTHERS = ("d_model", "depth", "device", "dtype")
+"""Parameters of a layer's constructor that are not its options."""
+
 BUILT_IN = frozenset(LAYERS)
 """Those that come with the package."""
 
@@ -106,7 +109,8 @@ def options(layer: type[Layer], given: Mapping[str, Any]) -> dict[str, Any]:
     """Every option of `layer` with its value: the given ones, and defaults for the rest.
 
     Values are what the annotations of the constructor say: (-1, 1) is stored as (-1.0, 1.0).
-    `d_model` and `depth` are not options: the model that stacks the layers sets them.
+    `d_model` and `depth` are not options: the model that stacks the layers sets them. Neither are
+    `device` and `dtype`, which are no part of what a layer computes.
 
     >>> options(get("Diagonal"), {"eigen_range": [0, 1]})
     {'eigen_range': (0.0, 1.0), 'backend': 'auto'}
@@ -144,7 +148,7 @@ def _parameters(layer: type[Layer]) -> dict[str, inspect.Parameter]:
             f"{layer.__name__}{inspect.signature(layer)} must take d_model, and every option by a "
             "name of its own: no *args, no **kwargs"
         )
-    return {name: found[name] for name in found if name not in ("d_model", "depth")}
+    return {name: found[name] for name in found if name not in SET_BY_OTHERS}
 
 
 def _origin(layer: type[Layer]) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from statetrack.layers.parts import (
     split_heads,
     unit_length,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import RankOneTransitions, Transitions
 from statetrack.ops.packing import last_of, previous, sequences_in
 
@@ -49,6 +50,7 @@ class RWKV7(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -62,6 +64,8 @@ class RWKV7(Layer):
         value_rank: int | None = None,
         qk_eps: float = 0.0,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)

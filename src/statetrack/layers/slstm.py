@@ -15,6 +15,7 @@ from statetrack.layers.parts import (
     refuse_eigen_range,
     split_heads,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import Transitions, not_linear
 
 __all__ = ["SLSTM"]
@@ -32,6 +33,7 @@ class SLSTM(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -41,6 +43,8 @@ class SLSTM(Layer):
         depth: float = 0.0,
         norm_eps: float = 1e-5,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         refuse_eigen_range("SLSTM", eigen_range)

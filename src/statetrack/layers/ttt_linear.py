@@ -19,6 +19,7 @@ from statetrack.layers.parts import (
     split_heads,
     wide,
 )
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import HouseholderTransitions, Transitions, not_linear
 
 __all__ = ["TTTLinear"]
@@ -66,6 +67,7 @@ class TTTLinear(Layer):
 
     packs = True
 
+    @placed
     def __init__(
         self,
         d_model: int,
@@ -75,6 +77,8 @@ class TTTLinear(Layer):
         chunk: int = 16,
         inner_norm: bool = True,
         backend: ops.Backend = "auto",
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         if chunk < 1:

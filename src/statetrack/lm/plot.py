@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from statetrack._extras import needs
 from statetrack.lm.evaluation import CONFIDENCE, Evaluation
 
 __all__ = ["plot"]
@@ -21,10 +22,8 @@ def plot(
         trained: the training length, drawn as a line.
         running: the mean up to each position, whose exponential is the perplexity at a length.
     """
-    try:
+    with needs("a plot", "matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("plots need matplotlib: pip install 'statetrack[plot]'") from None
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, found in evaluations.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from statetrack._extras import needs
 from statetrack.automata import Machine, over_tokens
 from statetrack.models import CausalLM, Constraint
 
@@ -223,10 +224,8 @@ def read_documents(path: Path) -> Iterator[str]:
 
 
 def _tokenizers() -> Any:
-    try:
+    with needs("text", "tokenizers", "lm"):
         import tokenizers
-    except ImportError:
-        raise ImportError("text needs tokenizers: pip install 'statetrack[lm]'") from None
     return tokenizers
 
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
 from statetrack.layers.parts import linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.models import folder as folders
 from statetrack.models._tokens import ModelState, TokenModel
 from statetrack.models.config import CausalLMConfig
@@ -46,7 +47,15 @@ class CausalLM(TokenModel):
     [5, 5]
     """
 
-    def __init__(self, config: CausalLMConfig, *, generator: torch.Generator | None = None) -> None:
+    @placed
+    def __init__(
+        self,
+        config: CausalLMConfig,
+        *,
+        generator: torch.Generator | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__()
         self.config = config
         with torch.device("meta"):  # shapes only: every weight is drawn once, below

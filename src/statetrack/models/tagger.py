@@ -6,6 +6,7 @@ from torch.nn import init
 
 from statetrack._typing import Float
 from statetrack.layers.parts import linear, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.models._tokens import TokenModel
 from statetrack.models.config import TaggerConfig
 
@@ -26,7 +27,15 @@ class Tagger(TokenModel):
     torch.Size([1, 3, 2])
     """
 
-    def __init__(self, config: TaggerConfig, *, generator: torch.Generator | None = None) -> None:
+    @placed
+    def __init__(
+        self,
+        config: TaggerConfig,
+        *,
+        generator: torch.Generator | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__()
         self.config = config
         with torch.device("meta"):  # shapes only: every weight is drawn once, below

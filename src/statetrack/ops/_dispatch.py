@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from statetrack._extras import missing
 from statetrack.ops._record import note
 from statetrack.ops._register import packed_op
 from statetrack.ops._spec import OpSpec, find
@@ -23,7 +24,7 @@ __all__ = ["Backend", "BackendChoice", "explain_backend", "run"]
 
 Backend = Literal["auto", "reference", "torch", "numba", "triton"]
 
-_INSTALL = {"numba": "pip install 'statetrack[cpu]'", "triton": "pip install 'statetrack[gpu]'"}
+_EXTRA = {"numba": "cpu", "triton": "gpu"}
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,13 @@ def explain_backend(
         problem = _problem(spec, backend, device)
         if problem:
             raise ValueError(f"backend={backend!r} cannot run {spec.name} here: {problem}")
+        if _is_missing(backend):
+            raise missing(f"backend={backend!r}", backend, _EXTRA[backend])
         return BackendChoice(backend, "asked for")
     fast = "numba" if device.type == "cpu" else "triton"
     problem = _problem(spec, fast, device)
+    if problem is None and _is_missing(fast):
+        problem = str(missing("it", fast, _EXTRA[fast]))
     if large and fast == "numba":
         return BackendChoice("torch", "plain tensor code, the faster for states this large")
     if not problem:
@@ -137,9 +142,12 @@ def _problem(spec: OpSpec, backend: str, device: torch.device) -> str | None:
         return f"it needs a GPU and the tensors are on {device.type}; take 'auto' or 'torch'"
     if backend == "numba" and device.type != "cpu":
         return f"it needs the CPU and the tensors are on {device.type}; take 'auto' or 'torch'"
-    if backend in _INSTALL and importlib.util.find_spec(backend) is None:
-        return f"{backend} is not installed; {_INSTALL[backend]}, or take 'auto' or 'torch'"
     return None
+
+
+def _is_missing(backend: str) -> bool:
+    """Whether its package is not installed."""
+    return backend in _EXTRA and importlib.util.find_spec(backend) is None
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ __all__ = [
     "trained_tokens",
     "unique",
     "variant_of",
+    "within_training",
 ]
 
 MAX_BINS = 32
@@ -287,7 +288,7 @@ def row(group: Group) -> Row:
     values = values_of(group.chosen, group.metric)
     ranked = group.ranked
     middle = (len(ranked) - 1) // 2
-    within = [v for run in group.chosen if (v := _within_training(run)) is not None]
+    within = [v for run in group.chosen if (v := within_training(run)) is not None]
     lengths = group.config.evaluation.lengths
     assert lengths is not None
     return Row(
@@ -314,7 +315,7 @@ def exact_length(run: StoredRun) -> int | None:
     return None if audit is None else audit.horizon.exact_to.get(ALMOST_ALL)
 
 
-def _within_training(run: StoredRun) -> float | None:
+def within_training(run: StoredRun) -> float | None:
     """The run's number on the test words no longer than those it was trained on."""
     config, longest = run.config, trained_tokens(run.config)
     rows = {r.length: r for r in _test_rows(run) if r.length is not None and r.length <= longest}

@@ -47,6 +47,7 @@ __all__ = [
     "place",
     "read_into",
     "save",
+    "saved",
 ]
 
 KEPT = 2
@@ -122,7 +123,7 @@ def read_into(run: Path, step: int, tensors: dict[str, Tensor]) -> None:
 
 
 def _drop_old(run: Path) -> None:
-    for step in _steps(run)[KEPT:]:
+    for step in saved(run)[KEPT:]:
         remove(place(run, step))
 
 
@@ -136,7 +137,7 @@ def newest(
     """
     for leftover in (run / CHECKPOINTS).glob(f"{TEMPORARY}*"):
         remove(leftover)
-    for step in _steps(run):
+    for step in saved(run):
         if before is not None and step >= before:
             continue
         try:
@@ -151,7 +152,7 @@ def newest(
 
 def drop_after(run: Path, step: int) -> None:
     """Drops the checkpoints after `step`, which a run that goes on from there will make again."""
-    for later in _steps(run):
+    for later in saved(run):
         if later > step:
             remove(place(run, later))
 
@@ -166,8 +167,8 @@ def place(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step:08d}"
 
 
-def _steps(run: Path) -> list[int]:
-    """Of the checkpoints that are there, newest first."""
+def saved(run: Path) -> list[int]:
+    """The steps of the checkpoints that are there, newest first."""
     names = (NAME.fullmatch(path.name) for path in (run / CHECKPOINTS).glob("step-*"))
     return sorted((int(name[1]) for name in names if name), reverse=True)
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from statetrack._extras import needs
 from statetrack.runs.records import Record
 
 __all__ = ["TensorBoard", "WeightsAndBiases"]
@@ -25,12 +26,8 @@ class TensorBoard:
     """Writes event files to `folder`. Needs tensorboard."""
 
     def __init__(self, folder: Path | str) -> None:
-        try:
+        with needs("the TensorBoard mirror", "tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError(
-                "the TensorBoard mirror needs tensorboard: pip install 'statetrack[tensorboard]'"
-            ) from None
         self._writer: Any = SummaryWriter(str(folder))
 
     def write(self, records: list[Record]) -> None:
@@ -50,12 +47,8 @@ class WeightsAndBiases:
     def __init__(
         self, config: Any, *, project: str, folder: Path | str = ".", mode: str | None = None
     ) -> None:
-        try:
+        with needs("the Weights & Biases mirror", "wandb", "wandb"):
             wandb = import_module("wandb")
-        except ImportError:
-            raise ImportError(
-                "the Weights & Biases mirror needs wandb: pip install 'statetrack[wandb]'"
-            ) from None
         self._run: Any = wandb.init(
             project=project,
             id=config.fingerprint,

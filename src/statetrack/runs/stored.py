@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from statetrack.runs.frames import Library, records_frame
 from statetrack.runs.records import Record
 
 __all__ = ["Place", "StoredRun"]
@@ -111,3 +112,7 @@ class StoredRun(ABC):
         rows = [r for r in self.records if (r.metric, r.split) == (metric, split) and r.length]
         last = max((r.step for r in rows), default=0)
         return {r.length: r.value for r in rows if r.step == last and r.length}
+
+    def to_frame(self, library: Library = "pandas") -> Any:
+        """Its records as a data frame, a row each; `runs_frame` has a row for each run."""
+        return records_frame(self.records, library)

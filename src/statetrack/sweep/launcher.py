@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from statetrack._extras import needs
 from statetrack.runs.errors import keep_error
 from statetrack.runs.files import InUse
 from statetrack.training.run import Watcher, run, run_together
@@ -85,9 +86,5 @@ def attempt(group: Group, root: Path, device: str, watcher: Watcher | None = Non
 
 def needed(module: str, extra: str, what: str) -> Any:
     """An optional package, or an error that names the extra it comes with."""
-    try:
+    with needs(f"a run on {what}", module, extra):
         return import_module(module)
-    except ImportError:
-        raise ImportError(
-            f"runs on {what} need {module}: pip install 'statetrack[{extra}]'"
-        ) from None

@@ -13,6 +13,7 @@ from typing import Any
 
 from statetrack.runs.errors import forget_error, keep_error
 from statetrack.runs.folder import Run
+from statetrack.runs.frames import Library, runs_frame
 from statetrack.sweep.launcher import POLL_S, Launcher
 from statetrack.sweep.local import Here, Processes, default_workers, refuse_inside_a_worker
 from statetrack.sweep.progress import Silent, Watch
@@ -41,6 +42,10 @@ class Sweep:
     def failed(self) -> list[Run]:
         """Runs that did not finish; `error` has the traceback."""
         return [one for one in self.runs if not one.finished]
+
+    def to_frame(self, library: Library = "pandas") -> Any:
+        """A data frame with a row for each run, see `runs.runs_frame`."""
+        return runs_frame(self.runs, library)
 
 
 def run_many(

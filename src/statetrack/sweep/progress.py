@@ -11,7 +11,7 @@ from statetrack.runs.folder import Run
 from statetrack.runs.labels import label
 from statetrack.runs.records import Record
 
-__all__ = ["Progress", "Silent", "Watch"]
+__all__ = ["Progress", "Silent", "Watch", "duration"]
 
 LINE_S = 10.0
 """Where there is no terminal: the least time between two lines about one run."""
@@ -71,6 +71,8 @@ class Progress:
         self._total = self._over = 0
         self._seen: dict[str, dict[str, float]] = {}
         self._said: dict[str, float] = {}
+        self._estimated: set[str] = set()
+        self._first: dict[str, tuple[float, int]] = {}  # when the first report came, and its step
 
     def __enter__(self) -> "Progress":
         if self._bars is not None:
@@ -90,10 +92,10 @@ class Progress:
         """Says what is to be done."""
         self._total, self._over = len(configs), finished
         if len(configs) == 1:
-            what = f"{_named(configs[0])}: {configs[0].steps} steps"
+            what, over = _described(configs[0]), "finished already"
         else:
-            what = f"{len(configs)} runs"
-        self._print(f"{what} in {root}" + (f", {finished} finished already" if finished else ""))
+            what, over = f"{len(configs)} runs", f"{finished} finished already"
+        self._print(f"{what} in {root}" + (f", {over}" if finished else ""))
         if self._bars is not None and len(configs) > 1:
             self._all = self._bars.add_task(
                 "all runs", total=len(configs), completed=finished, note=""
@@ -111,10 +113,18 @@ class Progress:
         for row in rows:
             if row.overall:
                 seen[f"{row.split} {row.metric}"] = row.value
-        if is_first and key in self._tasks:
-            # The first report: speed is counted from here, not from compiling.
-            self._bars.reset(self._tasks[key])
-        self._show(config, _note(seen), step=rows[-1].step)
+        step, note = rows[-1].step, _note(seen)
+        if is_first:  # speed is counted from the first report, not from compiling
+            self._first[key] = time.monotonic(), step
+            if key in self._tasks:
+                self._bars.reset(self._tasks[key])
+        elif (left := self._time_left(config, step)) is not None:
+            if self._total == 1 and key not in self._estimated:
+                self._estimated.add(key)
+                self._print(f"about {duration(left)}, by the first {step} steps")
+            elif self._bars is None:
+                note += f", about {duration(left)} left"
+        self._show(config, note, step=step)
 
     def held(self, config: Any) -> None:
         """Says, once in a while, that the run is another's."""
@@ -137,6 +147,13 @@ class Progress:
             if task is not None:
                 self._bars.remove_task(task)
 
+    def _time_left(self, config: Any, step: int) -> float | None:
+        """In seconds, by the speed since the first report; None at the end."""
+        since, from_step = self._first[config.fingerprint]
+        if not from_step < step < config.steps:
+            return None
+        return (config.steps - step) * (time.monotonic() - since) / (step - from_step)
+
     def _show(self, config: Any, note: str, step: int = 0) -> None:
         key = config.fingerprint
         if self._bars is not None:
@@ -158,6 +175,30 @@ class Progress:
 def _named(config: Any) -> str:
     """A run, told from the others of its sweep."""
     return f"{label(config)}, lr {config.optimizer.lr:g}, seed {config.seed}"
+
+
+def _described(config: RunConfig) -> str:
+    """What is to happen, for whoever has just started it."""
+    low, high = config.train_lengths
+    lengths = f"length {low}" if low == high else f"lengths {low} to {high}"
+    return (
+        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), a look "
+        f"at the validation set every {config.evaluation.every}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """As one would say it.
+
+    >>> duration(7.3), duration(89), duration(100), duration(5400)
+    ('7 seconds', '89 seconds', '2 minutes', '90 minutes')
+    >>> duration(9000), duration(0.2)
+    ('2.5 hours', '1 second')
+    """
+    if seconds < 90:
+        count = max(1, round(seconds))
+        return f"{count} second" + ("" if count == 1 else "s")
+    return f"{round(seconds / 60)} minutes" if seconds < 7200 else f"{seconds / 3600:.2g} hours"
 
 
 def _note(seen: dict[str, float]) -> str:
@@ -188,6 +229,7 @@ def _make_bars() -> Any:
             return Text("" if not task.speed else f"{task.speed:.1f}/s")
 
     return progress.Progress(
+        progress.SpinnerColumn("line"),  # it lives, though the first report takes a while
         progress.TextColumn("{task.description}"),
         progress.BarColumn(bar_width=24),
         progress.MofNCompleteColumn(),
