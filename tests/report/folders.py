@@ -71,3 +71,7 @@ class OtherKind(RunDescription):
 
     def build(self) -> None:
         return None
+
+    @property
+    def subject(self) -> str:
+        return "text"

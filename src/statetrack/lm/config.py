@@ -168,6 +168,11 @@ class PretrainConfig(RunDescription):
         return Path(self.data).name
 
     @property
+    def train_lengths(self) -> tuple[int, int]:
+        """In tokens, from and to."""
+        return self.length, self.length
+
+    @property
     def metric(self) -> str:
         """What it is judged by: the smaller, the better."""
         return "loss"

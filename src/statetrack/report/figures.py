@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from statetrack.report import looks
 from statetrack.report.spectra import Spectrum
@@ -153,7 +153,7 @@ def _draw(axes: "Axes", curve: Curve, colour: str, dashes: str, marker: str | No
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _dashes(dashes: str) -> "tuple[float, tuple[float, ...]] | str":
+def _dashes(dashes: str) -> "tuple[float, tuple[float, ...]] | Literal['-']":
     """SVG's dashes, which matplotlib counts in line widths."""
     return (0.0, tuple(float(part) / 1.5 for part in dashes.split())) if dashes else "-"
 

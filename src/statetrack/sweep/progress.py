@@ -177,7 +177,7 @@ def _named(config: Any) -> str:
     return f"{label(config)}, lr {config.optimizer.lr:g}, seed {config.seed}"
 
 
-def _described(config: RunConfig) -> str:
+def _described(config: Any) -> str:
     """What is to happen, for whoever has just started it."""
     low, high = config.train_lengths
     lengths = f"length {low}" if low == high else f"lengths {low} to {high}"

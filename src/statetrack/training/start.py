@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from statetrack.training.config import RunConfig
 __all__ = ["expect_fit", "start_in", "started", "weights_digest"]
 
 Weights = Mapping[str, Tensor]
+Described = TypeVar("Described", bound=RunDescription)
 
 
 def weights_digest(weights: Weights) -> str:
@@ -37,7 +39,7 @@ def weights_digest(weights: Weights) -> str:
     return found.hexdigest()
 
 
-def started(config: RunDescription, weights: Weights | None) -> RunDescription:
+def started(config: Described, weights: Weights | None) -> Described:
     """The config with the digest of the weights it starts from."""
     if weights is None or config.start is not None:
         return config
