@@ -13,7 +13,7 @@ import pytest
 from statetrack.cli import main
 from statetrack.experiments import EXPERIMENTS
 from statetrack.experiments.plan import Plan
-from statetrack.experiments.summary import PAGES, plans
+from statetrack.experiments.summary import PAGES, plans, plans_for
 from statetrack.report import write_book
 from statetrack.report.cells import KEYS, cells, summary_rows
 from statetrack.runs import Record, find_runs
@@ -305,6 +305,35 @@ def test_plans_are_the_pages_and_what_was_run(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"{name} holds runs, but is not named"):
             plans(tmp_path)
         (odd / "config.json").unlink()
+
+
+def test_a_page_has_the_plans_whose_folders_it_is_about(tmp_path: Path) -> None:
+    def folders(*paths: Path) -> list[str]:
+        return [plan.folder for plan in plans_for(paths, find_runs(tmp_path))]
+
+    one = write_run(tmp_path / "runs" / "z60-smoke", parity(), scores(0.5))
+    write_run(tmp_path / "runs" / "mine", parity(1), scores(0.5))
+    assert folders(tmp_path / "runs") == folders(one.folder.parent) == ["z60-smoke"]
+    assert folders(one.folder) == folders(tmp_path / "runs" / "mine") == []
+    store(run_folders(tmp_path / "runs" / "z60-smoke"), tmp_path / "results" / "z60-smoke")
+    assert set(folders(tmp_path / "results")) == {
+        "z60-smoke",
+        *(f"{n}-{s}-{v}" if s == "paper" else f"{n}-{s}" for n, s, v in PAGES),
+    }
+
+
+def test_applied_tasks_have_a_table_and_a_picture_by_operations(tmp_path: Path) -> None:
+    root = tmp_path / "results"
+    rows = [Record(4, "validation", "scaled_accuracy", 0.5)]
+    rows += [Record(4, "test", "accuracy", v, t, count=2) for t, v in ((20, 1.0), (50, 0.75))]
+    rows += [Record(4, "test", "accuracy", 0.9 - n / 10, operations=n) for n in (0, 1, 4)]
+    write_run(root / "toy-paper-ran", puzzle_config(), rows)
+    text = page_of(root, toy_plan(configs=(puzzle_config(),)))
+    assert "| model | 32 tokens | 64 tokens | 0 op. | 1 op. | 4 op. |" in text
+    assert "| DeltaNet [-1, 1] | 1.000 | 0.750 | 0.900 | 0.800 | 0.500 |" in text
+    assert "lights_out, against length, operations and steps:" in text
+    picture = "images/results/toy-paper-ran-lights-out-operations.png"
+    assert picture in text and (tmp_path / "docs" / picture).is_file()
 
 
 @pytest.mark.parametrize(("experiment", "scale"), [("chomsky", "smoke"), ("s5", "paper")])

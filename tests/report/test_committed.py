@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from statetrack.analysis import RunAudit
-from statetrack.experiments.summary import plans
+from statetrack.experiments.summary import plans, plans_for
+from statetrack.report import build, read_remarks, read_runs, render
 from statetrack.report.book import make_book
 from statetrack.report.cells import KEYS
 from statetrack.runs import find, find_runs, read_records
@@ -36,6 +37,22 @@ def test_the_pages_are_what_the_archive_gives(monkeypatch: pytest.MonkeyPatch) -
     assert page.read_text() == book.text, REBUILD
     there = {path.stem for path in (page.parent / "images" / page.stem).glob("*.png")}
     assert there == set(book.pictures), REBUILD
+
+
+@pytest.mark.slow
+def test_the_page_of_the_archive_is_small_and_tells_what_is_missing() -> None:
+    runs = read_runs([RESULTS])
+    report = build(runs, plans_for([RESULTS], runs), remarks=read_remarks([RESULTS]))
+    rows = json.loads((RESULTS / "summary.json").read_text())
+    cells = [row for row in rows if row["length"] is None and row["operations"] is None]
+    assert len(report.entries) == len(cells)
+    assert len(report.empty) == sum(row["seeds"] == 0 for row in cells)
+    assert all(entry.command for _, entry in report.empty)
+    text = render(report, base=ROOT / "docs")
+    assert len(runs) >= 200 and len(text.encode()) < 2_000_000
+    assert "cannot be read" not in text and "Errno" not in text
+    assert f"{len(report.empty)} are empty" in text and "Nothing:" not in text
+    assert text.count('<tr id="missing-') == len(report.empty)
 
 
 def test_every_row_of_the_summary_has_its_record() -> None:

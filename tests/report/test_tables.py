@@ -6,10 +6,18 @@ import pytest
 
 from statetrack.models import paper_config
 from statetrack.report.paper import best_in_paper
-from statetrack.report.tables import absent, by_length, by_step, group_runs, row
+from statetrack.report.tables import (
+    absent,
+    by_length,
+    by_operations,
+    by_step,
+    group_runs,
+    places,
+    row,
+)
 from statetrack.runs import Record
 from statetrack.training import EvaluationConfig, RunConfig
-from tests.report.folders import parity, scores, write_run
+from tests.report.folders import parity, puzzle_config, scores, write_run
 from tests.training import tiny
 
 
@@ -124,6 +132,43 @@ def test_dense_tasks_are_judged_by_faultless_sequences(tmp_path: Path) -> None:
     assert (found.metric, found.best) == ("sequence_accuracy", 0.4)
     assert found.trained == pytest.approx(1 - 7 / 20)  # length 8 is 7 bits
     assert [(p.x, p.middle) for p in by_length(group).points[:1]] == [(1.0, 0.95)]
+
+
+def test_operations_are_counted_where_the_task_counts_them(tmp_path: Path) -> None:
+    def tested(*values: float) -> list[Record]:
+        rows = [Record(4, "validation", "scaled_accuracy", 0.5)]
+        counts = (0, 1, 2, 8)
+        return rows + [
+            Record(4, "test", "accuracy", v, operations=n, count=4)
+            for n, v in zip(counts, values, strict=False)
+        ]
+
+    runs = [
+        write_run(tmp_path, puzzle_config(seed), tested(1.0, value, 0.5, 0.25))
+        for seed, value in enumerate((0.6, 0.8))
+    ]
+    (group,) = group_runs(runs)
+    curve = by_operations(group)
+    assert [point.x for point in curve.points] == [0.5, 1.0, 2.0, 8.0]
+    assert [point.where for point in curve.points][::3] == ["0 operations", "5 to 8 operations"]
+    assert (curve.points[1].low, curve.points[1].high) == (0.6, 0.8)
+    assert places(group)[None, 1] == [0.6, 0.8]
+    (still,) = group_runs([write_run(tmp_path, puzzle_config(2), tested(1.0))])
+    assert by_operations(still).points == ()  # nothing ever changes
+    (plain,) = group_runs([write_run(tmp_path, parity(), scores(0.5))])
+    assert by_operations(plain).points == () and places(plain) == {}
+
+
+def test_curves_know_their_model_range_and_variant(tmp_path: Path) -> None:
+    deep = tiny.model(num_layers=2)
+    lstm = tiny.model("LSTM")
+    runs = [write_run(tmp_path, parity(model=m), scores(0.5)) for m in (tiny.model(), deep, lstm)]
+    looks = {(c.model, c.between, c.variant) for c in map(by_length, group_runs(runs))}
+    assert looks == {
+        ("DeltaNet", "[-1, 1]", "1 layer"),
+        ("DeltaNet", "[-1, 1]", "2 layers"),
+        ("LSTM", None, ""),
+    }
 
 
 def test_groups_are_in_order_and_labels_differ(tmp_path: Path) -> None:

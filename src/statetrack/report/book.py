@@ -332,8 +332,8 @@ def _curves(
         if not groups:
             continue
         drawn = _task_pictures(f"{plan.folder}-{_slug(task)}", task, groups)
-        names = [AGAINST[picture.name.rpartition("-")[2]] for picture in drawn]
-        lines.append(f"\n{task}, against {' and against '.join(names)}:\n")
+        *first, last = [AGAINST[picture.name.rpartition("-")[2]] for picture in drawn]
+        lines.append(f"\n{task}, against {', '.join(first)} and {last}:\n")
         for picture in drawn:
             pictures[picture.name] = picture
             lines.append(site.image(picture.name, picture))

@@ -38,12 +38,12 @@ LAYERS = "osD^vP"
 WIDTH = 5.6
 PANEL_HEIGHT = 1.25
 COLUMNS = 4
-LEFT, RIGHT, TOP, BOTTOM = 0.52, 0.1, 0.34, 0.42
+LEFT, RIGHT, TOP, BOTTOM = 0.42, 0.1, 0.42, 0.4
 GAP, TITLE = 0.14, 0.26
 LEGEND_ROW = 0.2
 """All in inches: laid out here, because matplotlib's own layout takes longer than the drawing."""
 
-SINGLE = (4.6, 3.0)
+SINGLE, SINGLE_LEFT = (4.6, 3.0), 0.72
 DPI = 72  # SVG's points: a figure's pixels are the picture's units
 AXES_GREY = "#808080"
 SETTINGS: dict[Any, Any] = {
@@ -84,7 +84,8 @@ def curves_picture(
 ) -> Picture | None:
     """Lines with a band from the least to the greatest seed, one panel for each model.
 
-    `mark` is where training ended; `log` is for the x axis. `None` where no curve has a point.
+    `mark` is where training ended; `log` is for an x axis of doublings, with 0 at a half. `None`
+    where no curve has a point.
     """
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
@@ -112,20 +113,21 @@ def curves_picture(
     first = grid[0]
     if log:
         first.set_xscale("log", base=2)
-        first.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        first.xaxis.set_major_formatter(lambda x, _: f"{0 if x == 0.5 else x:g}")
     else:
         first.set_xlim(left=0)
         first.locator_params(axis="x", nbins=4)
     if y_range is not None:
         least = min(point.low for curve in drawn for point in curve.points)
         first.set_ylim(min(y_range[0], least - 0.05), y_range[1])
+        first.locator_params(axis="y", nbins=4)
     height = figure.get_figheight()
     over = LEGEND_ROW * keys_rows
-    figure.text(0.5, (over + 0.06) / height, x_label, ha="center", va="bottom")
-    figure.text(0.02, (over + height) / 2 / height, y_label, rotation=90, va="center", fontsize=9)
+    figure.text(0.5, (over + 0.05) / height, x_label, ha="center", va="bottom", fontsize=8.5)
+    figure.text(0.01, 1 - 0.05 / height, f"up: {y_label}", va="top", fontsize=8.5)
     if mark is not None:
         said = f"grey: lengths trained on, up to {mark:g}"
-        figure.text(0.99, 1 - 0.06 / height, said, ha="right", va="top", fontsize=8)
+        figure.text(0.99, 1 - 0.05 / height, said, ha="right", va="top", fontsize=8)
     shape: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "lower center"}
     if keys:
         figure.legend(handles=keys, ncols=3, borderaxespad=0.1, **shape)
@@ -153,7 +155,7 @@ def _draw(axes: "Axes", curve: Curve, colour: str, dashes: str, marker: str | No
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _dashes(dashes: str) -> "tuple[float, tuple[float, ...]] | Literal['-']":
+def _dashes(dashes: str) -> "tuple[float, Sequence[float]] | Literal['-']":
     """SVG's dashes, which matplotlib counts in line widths."""
     return (0.0, tuple(float(part) / 1.5 for part in dashes.split())) if dashes else "-"
 
@@ -185,17 +187,17 @@ def _panels(count: int, legend_rows: int) -> "tuple[Figure, list[Axes]]":
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
     under = BOTTOM + LEGEND_ROW * legend_rows
-    width = WIDTH if count > 1 else SINGLE[0]
+    width, start = (WIDTH, LEFT) if count > 1 else (SINGLE[0], SINGLE_LEFT)
     tall = PANEL_HEIGHT if count > 1 else SINGLE[1] - TOP - BOTTOM
     height = TOP + rows * tall + (rows - 1) * (TITLE + GAP) + under
     with context:
         figure = figure_class(figsize=(width, height), dpi=DPI)
         figure.patch.set_alpha(0.0)
-        wide = (width - LEFT - RIGHT - (columns - 1) * GAP) / columns
+        wide = (width - start - RIGHT - (columns - 1) * GAP) / columns
         found: list[Axes] = []
         for i in range(count):
             row, column = divmod(i, columns)
-            left = LEFT + column * (wide + GAP)
+            left = start + column * (wide + GAP)
             bottom = height - TOP - tall - row * (tall + TITLE + GAP)
             box = (left / width, bottom / height, wide / width, tall / height)
             shared: dict[str, Any] = {"sharex": found[0], "sharey": found[0]} if found else {}

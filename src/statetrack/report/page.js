@@ -331,6 +331,9 @@
     dots: { x: "eigenvalue of A(x)", y: () => "share", title: "eigenvalues" },
   };
   const MARKERS = ["", "circle", "square", "triangle", "diamond", "cross"];
+  const SMALL = [250, 165], LARGE = [720, 360];
+  const EDGES = { small: [34, 14, 6, 30], large: [44, 20, 8, 38] };  // left, right, top, bottom
+  const ASPECT = (SMALL[0] - 34 - 14) / (SMALL[1] - 6 - 30);
   const zooms = new Map();
   const short = (value) => {
     if (Math.abs(value) >= 1e4) return `${+(value / 1000).toFixed(1)}k`;
@@ -423,16 +426,33 @@
       }
       return list;
     }
+    /* What it shows of x: its figure's part; of eigenvalues its own whole, unless one has zoomed. */
+    get domain() {
+      const { kind, zoomed, domain } = this.figure;
+      if (kind !== "dots" || zoomed) return domain;
+      const found = data.dots[this.members[0]];
+      if (found.real) return [-1.12, 1.12].map((end) => end * Math.max(1, ...found.layers.flatMap((one) => one.x.map(Math.abs))));
+      const reach = this.reach() * ASPECT;
+      return [-reach, reach];
+    }
+    /* How far up and down complex eigenvalues go, so that the unit circle is round. */
+    reach() {
+      const { layers } = data.dots[this.members[0]];
+      const far = (list) => Math.max(...list.map(Math.abs));
+      return 1.12 * Math.max(1, ...layers.flatMap(({ x, y }) => [far(x) / ASPECT, far(y)]));
+    }
+    get logY() { return this.figure.kind === "dots" && data.dots[this.members[0]].real; }
     scales() {
-      const { kind, domain } = this.figure;
+      const { kind } = this.figure;
+      const domain = this.domain;
       const [width, height] = this.size;
-      const [left, right, top, bottom] = this.figure.wide ? [44, 20, 8, 38] : [34, 14, 6, 30];
+      const [left, right, top, bottom] = EDGES[this.figure.wide ? "large" : "small"];
       const log = KINDS[kind].log;
       const f = log ? Math.log2 : (value) => value;
       const back = log ? (value) => 2 ** value : (value) => value;
       const [x0, x1] = domain.map(f);
       const [y0, y1] = this.figure.heights(this);
-      const g = this.figure.logY ? Math.log10 : (value) => value;
+      const g = this.logY ? Math.log10 : (value) => value;
       return {
         left, top, right: width - right, bottom: height - bottom,
         x: (value) => left + ((f(value) - x0) / (x1 - x0)) * (width - left - right),
@@ -442,7 +462,8 @@
       };
     }
     draw() {
-      const { kind, domain, block } = this.figure;
+      const { kind, block } = this.figure;
+      const domain = this.domain;
       const s = (this.s = this.scales());
       const [width, height] = this.size;
       const parts = [];
@@ -454,12 +475,12 @@
       const across = KINDS[kind].log ? powers(...domain) : ticks(...domain, many);
       for (const value of across) {
         parts.push(drawn("line", { class: "grid", x1: s.x(value), x2: s.x(value), y1: s.top, y2: s.bottom }));
-        parts.push(drawn("text", { x: s.x(value), y: s.bottom + (this.figure.wide ? 15 : 12), "text-anchor": "middle", text: short(value) }));
+        parts.push(drawn("text", { x: s.x(value), y: s.bottom + (this.figure.wide ? 15 : 12), "text-anchor": "middle", text: KINDS[kind].log && value === 0.5 ? "0" : short(value) }));
       }
-      const up = this.figure.logY ? [0.001, 0.01, 0.1, 1].filter((v) => v >= s.y0) : ticks(s.y0, s.y1, this.figure.wide ? 5 : 3);
+      const up = this.logY ? [0.0001, 0.001, 0.01, 0.1, 1].filter((v) => v >= s.y0) : ticks(s.y0, s.y1, this.figure.wide ? 5 : 3);
       for (const value of up) {
         parts.push(drawn("line", { class: "grid", x1: s.left, x2: s.right, y1: s.y(value), y2: s.y(value) }));
-        const text = this.figure.logY ? `${+(100 * value).toPrecision(2)}%` : short(value);
+        const text = this.logY ? `${+(100 * value).toPrecision(2)}%` : short(value);
         parts.push(drawn("text", { x: s.left - 4, y: s.y(value) + 3.5, "text-anchor": "end", text }));
       }
       parts.push(drawn("text", { x: (s.left + s.right) / 2, y: height - 4, "text-anchor": "middle", text: this.xName() }));
@@ -511,7 +532,8 @@
     }
     /* The places that can be read: x of all curves, or the dots from left to right. */
     xs() {
-      const { kind, domain } = this.figure;
+      const { kind } = this.figure;
+      const domain = this.domain;
       if (kind === "dots") {
         const found = data.dots[this.members[0]];
         return found.layers.flatMap(({ layer, x, y, share }) => x.map((v, k) => ({ layer, x: v, y: found.real ? share[k] : y[k], share: share[k] })))
@@ -630,7 +652,6 @@
   class Figure {
     constructor(kind, b, members) {
       Object.assign(this, { kind, b, members, block: data.blocks[b], by: kind === "dots" ? "curve" : state.panels });
-      this.logY = kind === "dots" && members.every((i) => data.dots[i].real);
       this.wide = this.by === "one";
       this.all = this.whole();
       this.domain = zooms.get(this.id) || this.all;
@@ -646,7 +667,8 @@
       this.grid = element("div", { class: this.wide ? "panels wide-panels" : "panels" });
       this.table = element("details", { class: "as-table" }, element("summary", { text: "Numbers as a table" }));
       this.table.addEventListener("toggle", () => { if (this.table.open && this.table.children.length === 1) this.table.append(this.asTable()); });
-      this.node = element("figure", { class: "block" }, element("figcaption", {}, heading, tools), this.grid, this.table);
+      const columns = this.wide ? 3 : Math.min(5, this.groups().length);
+      this.node = element("figure", { class: "block", style: `--columns:${columns}` }, element("figcaption", {}, heading, tools), this.grid, this.table);
       this.panels = [];
     }
     get id() { return `${this.kind} ${this.b}`; }
@@ -654,8 +676,8 @@
     mark(i) { return this.variants.length > 1 ? MARKERS[this.variants.indexOf(data.variants[i]) % MARKERS.length] : ""; }
     whole() {
       if (this.kind === "dots") {
-        const far = Math.max(1, ...this.members.flatMap((i) => data.dots[i].layers.flatMap((one) => one.x.map(Math.abs))));
-        return [-1.12 * far, 1.12 * far];
+        const far = 1.12 * Math.max(1, ...this.members.flatMap((i) => data.dots[i].layers.flatMap((one) => one.x.map(Math.abs))));
+        return [-far, far];
       }
       const xs = this.members.flatMap((i) => data[this.kind][i].x);
       const mark = this.kind === "length" ? this.block.mark || 0 : 0;
@@ -665,8 +687,8 @@
     heights(panel) {
       if (this.kind === "dots") {
         const found = data.dots[panel.members[0]];
-        if (this.logY) return [Math.min(0.0005, ...this.members.flatMap((i) => data.dots[i].layers.flatMap((one) => one.share))) / 1.5, 1.6];
-        return found.real ? [0, 1.05] : [-1.12, 1.12];
+        if (!found.real) return [-panel.reach(), panel.reach()];
+        return [Math.min(0.0005, ...found.layers.flatMap((one) => one.share)) / 1.5, 1.6];
       }
       const [x0, x1] = this.domain;
       let low = Infinity, high = -Infinity;
@@ -695,7 +717,7 @@
     }
     draw() {
       if (this.panels.length) return;
-      const size = this.wide ? [720, 360] : [250, 165];
+      const size = this.wide ? LARGE : SMALL;
       this.panels = this.groups().map(([title, mine]) => new Panel(this, title, mine, size));
       this.grid.replaceChildren(...this.panels.map((panel) => panel.box));
       this.redraw();
@@ -717,7 +739,7 @@
       const back = KINDS[this.kind].log ? (v) => 2 ** v : (v) => v;
       const [a, b] = this.domain.map(f);
       const m = f(middle);
-      const ends = [Math.max(this.all[0], back(m - (m - a) * part)), Math.min(this.all[1], back(m + (b - m) * part))];
+      const ends = [Math.max(this.all[0], back(m - (m - a) * part)), Math.min(this.all[1], back(m + (b - m) * part))];  // never beyond the whole
       this.zoom(ends[0] <= this.all[0] && ends[1] >= this.all[1] ? null : ends);
     }
     asTable() {

@@ -403,11 +403,15 @@ def by_length(group: Group) -> Curve:
 def by_operations(group: Group) -> Curve:
     """Accuracy of the last test against the operations since an answer was last shown.
 
-    It has no points where the task counts none.
+    Answers that none has changed stand at a half, one doubling before 1. There are no points where
+    the task counts no operations.
     """
     columns = {end: values for (_, end), values in places(group).items() if end is not None}
+    if not any(columns):
+        return _curve(group, [])
     return _curve(
-        group, [_point(float(end), _operations(end), columns[end]) for end in sorted(columns)]
+        group,
+        [_point(float(end) or 0.5, _operations(end), columns[end]) for end in sorted(columns)],
     )
 
 
