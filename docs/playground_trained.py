@@ -2,7 +2,7 @@
 
 make demo && .venv/bin/python docs/playground_trained.py
 
-Reads the four runs of the demo: parity with DeltaNet and Mamba, each with both ranges.
+Reads the demo's runs of DeltaNet: parity with eigenvalues in [-1, 1] and in [0, 1].
 """
 
 import json
@@ -30,6 +30,12 @@ NOTE = (
     "that the layer was given, the black mark above it the eigenvalue of the exact program: 1 on "
     "reading 0, −1 on reading 1. A model that may not go below 0 cannot come near the mark."
 )
+
+
+def layer_of(run: Run) -> str:
+    """The class of the one layer."""
+    name: str = run.config.model.backbone.mixers[0].layer
+    return name
 
 
 def dots(values: Iterable[float]) -> list[dict[str, float]]:
@@ -64,7 +70,7 @@ def entry(run: Run) -> dict[str, Any]:
     }
     longest = max(run.curve())
     return {
-        "model": run.config.model.backbone.mixers[0].layer,
+        "model": layer_of(run),
         "eigen_range": list(eigen_range(run.config)),
         "lowest": round(min(by_bit["1"]), 6),
         "accuracy": [
@@ -86,7 +92,7 @@ def exact() -> dict[str, float]:
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "demo"
-    runs = [run for run in find_runs(folder) if run.finished]
+    runs = [run for run in find_runs(folder) if run.finished and layer_of(run) == "DeltaNet"]
     if not runs:
         raise SystemExit(f"there are no finished runs in {folder}: run `make demo` first")
     entries = sorted(

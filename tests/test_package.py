@@ -212,6 +212,8 @@ for name, methods in {
         program = compiler.compile_program(machine, method)
         assert isinstance(program, compiler.Program)
         assert program.run(word).tolist() == machine.run(word).tolist(), (name, method)
+from statetrack import playground
+assert "(ab)*" in playground.render([playground.entry("(ab)*")])
 for ask in (
     lambda: compiler.compile, lambda: compiler.CompiledRNN, lambda: compiler.check,
     lambda: compiler.audit, lambda: statetrack.layers, lambda: statetrack.EigenRange,

@@ -1,6 +1,7 @@
 """The page in a real browser: its runtime against the library, and what a person does."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import threading
@@ -18,7 +19,8 @@ from statetrack.compiler import json_of_program, program_of_json
 from statetrack.playground import Playground, entry
 from tests.playground import programs
 
-RUNTIME = Path(programs.__file__).parents[2] / "src/statetrack/playground/runtime.js"
+ROOT = Path(__file__).parents[2]
+RUNTIME = ROOT / "src/statetrack/playground/runtime.js"
 Open = Callable[..., Any]
 
 
@@ -498,3 +500,15 @@ def test_trained_eigenvalues_stand_beside_the_exact_ones(open_page: Open) -> Non
     assert page.locator("#trained .below").count() > 0
     page.click("#open-parity")
     assert page.inner_text("#name") == "Parity"
+
+
+def test_the_pictures_of_the_guide_can_be_taken(
+    browser: Any, static_page: Path, tmp_path: Path
+) -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "playground_pictures.py"))
+    Image = pytest.importorskip("PIL.Image")
+    for picture in script["shoot"](browser, static_page, tmp_path):
+        kept = Image.open(ROOT / "docs" / "images" / picture.name)
+        taken = Image.open(picture)
+        assert taken.size == kept.size
+        assert np.asarray(taken.convert("L")).std() > 10

@@ -195,7 +195,7 @@ const draw = (() => {
       return least;
     };
     const plain = both ? 12 + 0.08 * length : 0, wide = 24 + 0.24 * length;
-    const bends = place === 0.5 ? [plain, wide, ...(both ? [] : [-wide]), 2 * wide, -2 * wide] : [0];
+    const bends = place === 0.5 ? [plain, wide, ...(both ? [] : [-wide]), 2 * wide, -2 * wide] : [plain];
     const bend = bends.find((one) => room(one) > r + 9) ?? bends.reduce((a, b) => room(b) > room(a) ? b : a);
     const mx = (x + u) / 2 - across * bend, my = (y + v) / 2 + along * bend;
     const edge = (px, py, more) => {
@@ -218,8 +218,7 @@ const draw = (() => {
     const under = svg("g"), over = svg("g"), labels = svg("g"), lit = svg("g");
     const short = (list) => list.slice(0, 6).map((a) => letters[a]).join(",") + (list.length > 6 ? ",…" : "");
     const drawn = new Map();
-    const arrow = (from, to, list, kind) => {
-      const both = !crowded && ends[to].has(from);
+    const arrow = (from, to, list, kind, both = ends[to].has(from)) => {
       const [d, at] = curve(spots, from, to, r, both, room.loops[from], crowded ? 0.64 : 0.5);
       const path = svg("path", { d, class: kind, "marker-end": `url(#${kind === "taken" ? "head-on" : "head"})` });
       const label = text(round(at[0]), round(at[1]), short(list), { class: "on-arrow" + (kind === "taken" ? " on" : "") });
@@ -261,7 +260,8 @@ const draw = (() => {
     box.append(defs, under, lit, labels, over, dot);
     dot.style.display = "none";
     const { x: left, y: top, width: wide, height: high } = box.getBBox();
-    box.setAttribute("viewBox", [left - 8, top - 8, wide + 16, high + 16].map(round).join(" "));
+    const pad = crowded && n <= LARGE ? 40 : 8; // loops of a crowded machine come and go
+    box.setAttribute("viewBox", [left - pad, top - pad, wide + 2 * pad, high + 2 * pad].map(round).join(" "));
     box.style.maxWidth = `${Math.round(Math.max(260, wide * 1.35))}px`;
     return {
       crowded,
@@ -275,11 +275,11 @@ const draw = (() => {
         clear(lit);
         let path = null;
         if (crowded && n <= LARGE && progress === 1 && letters.length <= LABELLED) {
-          ends[to].forEach((list, end) => { if (end !== from) lit.append(...arrow(to, end, list, "arrow")); });
+          ends[to].forEach((list, end) => { if (end !== to || from !== to) lit.append(...arrow(to, end, list, "arrow", end === from)); });
         }
         if (from !== null) {
           if (crowded) {
-            const [made, label] = arrow(from, to, [letter], "taken");
+            const [made, label] = arrow(from, to, [letter], "taken", true);
             lit.append(made, label);
             path = made;
           } else {
@@ -528,7 +528,7 @@ const draw = (() => {
       }
       const edge = y(runtime.RESOLUTION);
       box.append(svg("rect", { x: LEFT, y: edge, width: WIDE - LEFT, height: HIGH - BOTTOM - edge + 4, class: "unread" }));
-      box.append(line(LEFT, edge, WIDE, edge, { class: "limit" }), text(WIDE - 4, edge + 14, "not read below 1/256", { class: "tick end" }));
+      box.append(line(LEFT, edge, WIDE, edge, { class: "limit" }), text(LEFT + 8, edge + 15, "not read below 1/256", { class: "tick begin" }));
       if (values.length) {
         box.append(svg("polyline", { points: values.map((value, t) => `${round(x(t))},${round(y(value))}`).join(" "), class: "curve" }));
         const every = Math.ceil((values.length * 14) / (WIDE - LEFT));

@@ -203,7 +203,11 @@
     if (move.kind === "reflect") return `reflect${beta}`;
     if (move.kind === "project") return `clear ${row(move.step[1])} (β = 1)`;
     if (move.kind === "write") return `overwrite ${row(move.step[1])} (β = 1)`;
-    return { diagonal: "a ∘ h + b", matrix: "A H", keep: "keep", stuck: "no input" }[move.kind];
+    if (move.kind === "diagonal") {
+      const vector = (values) => values.length === 1 ? draw.number(values[0]) : `(${values.map(draw.number).join(", ")})`;
+      return `h ← ${vector(move.a)} ${move.a.length === 1 ? "·" : "∘"} h${move.b.every((x) => x === 0) ? "" : ` + ${vector(move.b)}`}`;
+    }
+    return { matrix: "A H", keep: "keep", stuck: "no input" }[move.kind];
   }
 
   // -- the word ---------------------------------------------------------------------------------

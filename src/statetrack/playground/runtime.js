@@ -69,7 +69,8 @@ const runtime = (() => {
     }
     if (layer.kind === "diagonal") {
       const a = decay(layer, symbol, low);
-      return [{ kind: "diagonal", h: state.map(([x], i) => [a[i] * x + layer.add[symbol][i]]) }];
+      const b = layer.add[symbol];
+      return [{ kind: "diagonal", a, b, h: state.map(([x], i) => [a[i] * x + b[i]]) }];
     }
     const { gate, steps } = layer.symbols[symbol];
     const found = [];
