@@ -36,6 +36,7 @@ extensions = [
     "repository_files",
     "mathml",
     "flowchart",
+    "accessible",
     "reference",
     "notebooks",
 ]
@@ -77,6 +78,7 @@ html_theme = "furo"
 html_title = "statetrack"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
