@@ -48,7 +48,10 @@ myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath", "html_imag
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 myst_links_external_new_tab = False
-suppress_warnings = ["myst.header"]  # READMEs of ops may begin at any level
+suppress_warnings = [
+    "myst.header",  # READMEs of ops may begin at any level
+    "ref.python",  # an attribute in a docstring may have the name of another one
+]
 
 # Tutorials run when the site is built; one that fails stops the build.
 nb_execution_mode = "force"
