@@ -36,6 +36,7 @@ extensions = [
     "repository_files",
     "mathml",
     "flowchart",
+    "accessible",
     "reference",
     "notebooks",
 ]
@@ -47,7 +48,10 @@ myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath", "html_imag
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 myst_links_external_new_tab = False
-suppress_warnings = ["myst.header"]  # READMEs of ops may begin at any level
+suppress_warnings = [
+    "myst.header",  # READMEs of ops may begin at any level
+    "ref.python",  # an attribute in a docstring may have the name of another one
+]
 
 # Tutorials run when the site is built; one that fails stops the build.
 nb_execution_mode = "force"
@@ -77,6 +81,7 @@ html_theme = "furo"
 html_title = "statetrack"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

@@ -21,15 +21,15 @@ ARGUMENTS = Path(__file__).parents[1] / "reference" / "arguments.md"
 
 
 def public(module: ModuleType) -> dict[str, Any]:
-    """The classes and functions that a part hands out, by name."""
+    """The classes and functions that a part defines and hands out, by name."""
     names = getattr(module, "__all__", None) or dir(module)
     found = {name: getattr(module, name) for name in names if not name.startswith("_")}
-    return {name: value for name, value in sorted(found.items()) if is_ours(value)}
+    return {name: value for name, value in sorted(found.items()) if defines(module, value)}
 
 
-def is_ours(value: Any) -> bool:
+def defines(module: ModuleType, value: Any) -> bool:
     is_code = inspect.isclass(value) or inspect.isfunction(value)
-    return is_code and value.__module__.split(".")[0] == "statetrack"
+    return is_code and f"{value.__module__}.".startswith(f"{module.__name__}.")
 
 
 @cache
