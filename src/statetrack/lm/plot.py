@@ -42,7 +42,7 @@ def plot(
     if trained is not None:
         axes.axvline(trained, color="gray", linestyle="--", linewidth=1)
         axes.annotate(
-            " trained to here", (trained, 1), xycoords=("data", "axes fraction"), va="top", size=8
+            " trained to here", (trained, 0.99), xycoords=("data", "axes fraction"), va="top"
         )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
@@ -50,5 +50,5 @@ def plot(
     axes.set_ylabel("mean loss so far (nats a token)" if running else "loss (nats a token)")
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=min(len(evaluations), 3))
     return figure
