@@ -26,8 +26,6 @@ FLAGS = [
     "--disable-sync",
 ]
 SECTIONS = ["overview", "table", "lengths", "learning", "spectra", "runs", "missing"]
-WIDTHS = (1400, 400)
-SCHEMES = ("light", "dark")
 
 SHOTS = {
     "report-overview": (1400, "light", "#overview?experiment=chomsky"),

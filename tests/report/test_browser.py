@@ -12,12 +12,19 @@ from statetrack.experiments.plan import Plan
 from statetrack.report import write_report
 from statetrack.runs import Record, StoredRun
 from statetrack.training import run
-from tests.report.browser import CHROMIUM, SCHEMES, SECTIONS, SHOTS, WIDTHS, chromium, screenshot
+from tests.report.browser import CHROMIUM, SECTIONS, SHOTS, chromium, screenshot
 from tests.report.folders import parity, puzzle_config, scores, write_run
 from tests.training import tiny
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+LOOKS = [
+    (1400, "light"),
+    (400, "dark"),
+    pytest.param(1400, "dark", marks=pytest.mark.slow),
+    pytest.param(400, "light", marks=pytest.mark.slow),
+]
 
 SIGNED, USUAL = tiny.model(), tiny.model(eigen_range=(0.0, 1.0))
 TOY = Plan(
@@ -304,8 +311,7 @@ def test_operations_and_eigenvalues_are_drawn(page: Any) -> None:
     assert page.inner_text("#said").endswith("% of the eigenvalues")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_every_section_fits_and_is_not_blank(page: Any, width: int, scheme: str) -> None:
     import numpy as np
     from PIL import Image
@@ -324,8 +330,7 @@ def test_every_section_fits_and_is_not_blank(page: Any, width: int, scheme: str)
         assert below.std() > 3 and len(np.unique(below)) > 20, name
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_axe_finds_nothing(page: Any, width: int, scheme: str) -> None:
     """Neither serious nor lesser: names, contrast, headings, tables, keyboard."""
     axe = pytest.importorskip(
@@ -376,6 +381,7 @@ def test_screenshots_of_the_docs_can_be_made(
     width, scheme, place = SHOTS[name]
     own = address + place.partition("?")[0]
     screenshot(browser, own, width, scheme, tmp_path / "shot.png")
-    assert Image.open(tmp_path / "shot.png").size == (width, 860)
     shown = Path(__file__).parents[2] / "docs" / "images" / f"{name}.png"
-    assert Image.open(shown).size == (width, 860)
+    for path in (tmp_path / "shot.png", shown):
+        with Image.open(path) as picture:
+            assert picture.size == (width, 860)

@@ -332,8 +332,8 @@
   };
   const MARKERS = ["", "circle", "square", "triangle", "diamond", "cross"];
   const SMALL = [250, 165], LARGE = [720, 360];
-  const EDGES = { small: [34, 14, 6, 30], large: [44, 20, 8, 38] };  // left, right, top, bottom
-  const ASPECT = (SMALL[0] - 34 - 14) / (SMALL[1] - 6 - 30);
+  const EDGES = { small: [40, 14, 6, 30], large: [44, 20, 8, 38] };  // left, right, top, bottom
+  const ASPECT = (SMALL[0] - 40 - 14) / (SMALL[1] - 6 - 30);
   const zooms = new Map();
   const short = (value) => {
     if (Math.abs(value) >= 1e4) return `${+(value / 1000).toFixed(1)}k`;
