@@ -12,6 +12,7 @@ tagger of the same config. It is accepted only if the residual, the margins and 
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -260,10 +261,12 @@ def _repaired(model: OneLayer, original: Tagger, graph: Graph, by_letter: bool) 
 
 def _jacobian(function: Callable[[Tensor], Tensor], at: Tensor) -> Float[Tensor, "values unknowns"]:
     """By forward derivatives, a few unknowns at a time."""
-    columns = [
-        vmap(lambda tangent: jvp(function, (at,), (tangent,))[1])(part)
-        for part in torch.eye(len(at), dtype=at.dtype).split(AT_ONCE)
-    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, inside of torch
+        columns = [
+            vmap(lambda tangent: jvp(function, (at,), (tangent,))[1])(part)
+            for part in torch.eye(len(at), dtype=at.dtype).split(AT_ONCE)
+        ]
     return torch.cat(columns).mT
 
 

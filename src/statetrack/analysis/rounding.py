@@ -40,7 +40,7 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def gamma(n: float, u: float) -> float:
+def gamma(n: int, u: float) -> float:
     """γ(n) = n u / (1 - n u).
 
     >>> gamma(10, 1e-3)
