@@ -66,7 +66,7 @@
     pause();
     text = text.trim();
     if (!text) return tell("Type a regular expression, such as (a|b)*ab, or a name, such as s3.", true);
-    const waiting = setTimeout(() => tell(`Compiling ${text} …`), 150);
+    const waiting = setTimeout(() => { if (mine === asked) tell(`Compiling ${text} …`); }, 150);
     try {
       const entry = await entryFor(text, alphabet);
       if (mine !== asked) return;
