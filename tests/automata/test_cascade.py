@@ -1,6 +1,7 @@
 """Both decompositions on many random machines, proved table by table, and proofs that can fail."""
 
 import dataclasses
+import sys
 import time
 
 import numpy as np
@@ -207,13 +208,15 @@ def test_cascades_are_immutable_and_speak_clearly() -> None:
         cascade.run("abc")
     with pytest.raises(ValueError, match=r"state 3 is not in 0\.\.2"):
         cascade.encode(3)
-    with pytest.raises(ValueError, match="17 states reached 131071, the limit is 65536"):
-        drop_point(named("t_17"))
+    with pytest.raises(ValueError, match="19 states reached 524287, the limit is 262144"):
+        drop_point(named("t_19"))
     assert cascade.run("").states.tolist() == []
 
 
 def test_too_many_contexts_stop_with_the_size_they_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statetrack.automata.cascade.MAX_CONTEXTS", 10)
+    module = sys.modules["statetrack.automata.drop_point"]  # the package's name is the function
+    monkeypatch.setattr(module, "MAX_DROP_CONTEXTS", 10)
     for decompose in (holonomy, drop_point):
         with pytest.raises(
             ValueError, match=r"contexts of a cascade for 4 states reached \d+, the"

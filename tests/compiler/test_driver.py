@@ -121,6 +121,28 @@ def test_dropping_points_serves_fifteen_states() -> None:
     assert check(network, length=200).errors == 0
 
 
+@pytest.mark.slow
+def test_seventeen_states_whose_letters_are_nearly_permutations() -> None:
+    rng = np.random.default_rng(0)
+    letters = []
+    for _ in range(2):
+        letter = rng.permutation(17)
+        letter[0] = letter[1]
+        letters.append(letter)
+    network = compile(Machine.from_table(np.array(letters).T))
+    assert network.machine.num_states == 17
+    assert network.plan.method == "cascade" and network.plan.cost.layers == 16
+    assert "dropping points" in network.plan.why
+    word = rng.integers(0, 2, 400)
+    assert (network.run(word) == network.machine.run(word)).all()
+
+
+def test_dropping_points_is_left_out_above_16_states_where_another_way_is_known() -> None:
+    brackets = named("dyck_1_depth_17")
+    table = compile(brackets, objective="layers").plan.table()
+    assert "by dropping points" in table and "not built" in table
+
+
 def test_the_table_has_every_candidate() -> None:
     network = compile(named("dyck_2_depth_2"))
     table = network.plan.table()

@@ -30,6 +30,12 @@ MAX_PAIRS = 2**21
 MAX_CONTEXTS = 2**19
 """Letters (T, T', w) of all the levels of a cascade together."""
 
+MAX_SUBSETS = 2**18
+"""All sets of states, where points are dropped: machines of 18 states."""
+
+MAX_DROP_CONTEXTS = 2**21
+"""Letters of all the levels of a cascade by dropping points, which are made a level at a time."""
+
 MAX_MONOID = 10**5
 """Elements of a transition monoid that is enumerated on request (there can be n^n of them)."""
 

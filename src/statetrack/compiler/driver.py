@@ -42,6 +42,7 @@ METHODS = (
 )
 
 HOLONOMY = "by holonomy"
+DROPPING = "by dropping points"
 
 LEAST_PARAMETERS = 50
 """Fewer weights than any layer of a cascade has."""
@@ -49,6 +50,10 @@ LEAST_PARAMETERS = 50
 QUICK_IMAGES = 2**9
 """Image sets, besides the single states, up to which cascades and diagonal layers are tried where
 one layer is known."""
+
+
+QUICK_DROPPING = 16
+"""States up to which dropping points is tried where another way is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +157,13 @@ def candidates(profile: Profile, objective: Objective = "latency") -> tuple[Cand
         if any(c.cost is not None and _not_above(c.cost, levels, objective) for c in found):
             refused = "not built: it cannot cost less than what is known"
             found.append(Candidate(way[0], way[1], None, None, refused))
+        elif (
+            way[1] == DROPPING
+            and profile.machine.num_states > QUICK_DROPPING
+            and any(candidate.cost is not None for candidate in found)
+        ):
+            refused = f"not built: above {QUICK_DROPPING} states only where nothing else fits"
+            found.append(Candidate(way[0], way[1], None, None, refused))
         else:
             found.append(_tried(way))
     if all(candidate.cost is None for candidate in found):
@@ -225,7 +237,7 @@ def _ways(profile: Profile, method: str, images: int = MAX_IMAGES) -> list[Way]:
     if method == "cascade":
         return [
             (method, HOLONOMY, partial(_holonomy, profile, images)),
-            (method, "by dropping points", lambda: program_of_cascade(drop_point(machine))),
+            (method, DROPPING, lambda: program_of_cascade(drop_point(machine))),
         ]
     if method == "dense":
         return [(method, "a matrix for each letter", partial(program_of_table, machine))]
