@@ -40,7 +40,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {*BELOW_MODELS, "models", "tasks", "runs", "compiler", "training"},
     "lm": {"config", "models", "ops", "automata", "runs", "training"},
     "sweep": {"config", "runs", "training"},
-    "experiments": {*BELOW_MODELS, "models", "tasks", "runs", "training", "sweep", "compiler"},
+    "experiments": {
+        *BELOW_MODELS,
+        "models",
+        "tasks",
+        "runs",
+        "training",
+        "lm",
+        "sweep",
+        "compiler",
+    },
     "report": {"config", "models", "tasks", "runs", "training", "analysis", "experiments"},
 }
 TOP = {"__init__", "__main__", "cli"}  # may import anything

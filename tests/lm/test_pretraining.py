@@ -283,7 +283,7 @@ def test_a_lost_process_ends_the_run_and_any_number_goes_on(
 ) -> None:
     """Two processes, one killed; then one process; the weights are those of an undisturbed run."""
     optimizer = PretrainOptimizerConfig(lr=1e-3, eps=1e-6)
-    config = run_config(manifest, optimizer=optimizer, skip_spikes=False, steps=400)
+    config = run_config(manifest, optimizer=optimizer, skip_spikes=False, steps=120)
     config = dataclasses.replace(config, checkpoint_every=20, log_every=4)
     folder = tmp_path / "runs" / config.fingerprint
     process = ranks(2, config, tmp_path, wait=False)

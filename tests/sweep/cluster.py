@@ -40,7 +40,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,bf_interval=2
 ReturnToService=2
-KillWait=10
+KillWait=2
 JobRequeue=1
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=60 State=UP

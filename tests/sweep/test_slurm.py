@@ -117,6 +117,7 @@ def test_slurm_loses_a_job(
             return
         (job,) = jobs("running")
         if harm == "requeued":
+            os.kill(process, signal.SIGSTOP)  # or it might finish before SLURM ends it
             said("scontrol", "requeue", job)
         else:  # what SLURM sends when the time is nearly up
             said("scancel", "--signal=USR2", job)

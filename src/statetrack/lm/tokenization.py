@@ -155,14 +155,15 @@ def tokenize(
         tokenizer: one is trained on a sample of the text unless it is given: byte-level BPE with
             `vocab_size` tokens.
         end: the token that ends every document.
-        hold_out: patterns of `domain/name`; text that matches is for validation.
+        hold_out: patterns of `domain/name` or `domain/project`; what matches is for validation.
         hold_out_share: the share of projects that is for validation. The project of a text is the
             first folder of its name, or the "project" of its line; else every text is one.
         workers: processes, one for each core by default; 0 is this one.
     """
     if not 0 <= hold_out_share < 1:
         raise ValueError(f"hold_out_share={hold_out_share} must be at least 0 and below 1")
-    for pattern in hold_out:
+    in_lines = any(source.path.suffix == ".jsonl" for source in sources)
+    for pattern in () if in_lines else hold_out:
         if not any(fnmatch.fnmatch(f"{s.domain}/{s.name}", pattern) for s in sources):
             raise ValueError(f"nothing to hold out matches {pattern!r}, as domain/folder/*")
     out = Path(out)
@@ -266,7 +267,8 @@ def _documents(piece: Piece) -> Iterator[tuple[str, str]]:
 
 
 def _is_held_out(source: Source, project: str, patterns: Sequence[str], share: float) -> bool:
-    if any(fnmatch.fnmatch(f"{source.domain}/{source.name}", pattern) for pattern in patterns):
+    names = (f"{source.domain}/{source.name}", f"{source.domain}/{project}")
+    if any(fnmatch.fnmatch(name, pattern) for pattern in patterns for name in names):
         return True
     drawn = hashlib.sha256(f"{source.domain}/{project}".encode()).digest()
     return int.from_bytes(drawn[:6], "big") < share * 2**48
