@@ -408,11 +408,19 @@ def plot_growth(rows: list[dict[str, object]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def picture_of(out: Path | None) -> Path:
+    """Where the picture goes: into docs/ with our own results, else beside `out`."""
+    ours = Path(__file__).parents[1] / "docs" / "images" / "cost_against_length.png"
+    return ours if out is None else out.with_suffix(".png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", default="", help="works whose name contains this")
     parser.add_argument("--threads", type=int, default=THREADS)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON file to write, and a PNG beside it"
+    )
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -430,7 +438,7 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(rows, indent=1) + "\n")
     if not arguments.only:
-        plot_growth(rows, Path(__file__).parents[1] / "docs" / "images" / "cost_against_length.png")
+        plot_growth(rows, picture_of(arguments.out))
     print(f"\n{table(rows)}\n\nwritten to {out.name}")
 
 

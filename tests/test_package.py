@@ -8,11 +8,13 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import statetrack
+from statetrack._extras import needs
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "statetrack"
@@ -380,3 +382,30 @@ def test_readme_tree_names_real_files() -> None:
 def test_version_is_written_once() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{statetrack.__version__}"' in project
+
+
+def test_every_install_command_names_an_extra_there_is() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = extras["optional-dependencies"].keys()
+    places = [*sources(), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    texts = {path: path.read_text() for path in places}
+    named = {
+        (str(path.relative_to(ROOT)), extra)
+        for path, text in texts.items()
+        for group in re.findall(r"pip install (?:-e )?'(?:statetrack|\.)\[([a-z,]+)\]'", text)
+        for extra in group.split(",")
+    }
+    assert len(named) > 5 and {extra for _, extra in named} <= known, named
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    with (
+        pytest.raises(
+            ImportError, match=r"^a thing needs gone: pip install 'statetrack\[cli\]'$"
+        ) as caught,
+        needs("a thing", "gone", "cli"),
+    ):
+        importlib.import_module("gone_since_long")
+    assert caught.value.name == "gone"
+    with pytest.raises(ImportError, match="broken inside"), needs("a thing", "gone", "cli"):
+        raise ImportError("broken inside")  # it is there, and tells more by itself

@@ -154,6 +154,8 @@ def test_offsets_alone() -> None:
     y, states = ops.short_convolution(x, weight, cu_seqlens=ends)
     wanted, others = ops.short_convolution(x, weight, cu_seqlens=ops.Packing(ends[None], 3))
     assert torch.equal(y, wanted) and torch.equal(states, others) and len(states) == 3
+    same, _ = ops.short_convolution(x, weight, cu_seqlens=ops.Packing(ends, 3))
+    assert torch.equal(y, same)
     with pytest.raises(ValueError, match="about 1 rows and the batch has 2"):
         ops.short_convolution(x.expand(2, -1, -1), weight, cu_seqlens=ends)
     for bad in (ends[1:], ends[:-1], torch.tensor([0, 4, 2, 5])):

@@ -38,7 +38,8 @@ class Packing(NamedTuple):
     a tensor of integers [sequences + 1], for a batch of one row.
 
     Attributes:
-        offsets: where the sequences begin, and where the last one ends.
+        offsets: where the sequences begin, and where the last one ends; [sequences + 1] will do for
+            a batch of one row.
         longest: no sequence has more tokens than this.
     """
 
@@ -91,11 +92,14 @@ def packing_of(cu_seqlens: CuSeqlens | None, x: Tensor) -> Packing | None:
     batch, time = x.shape[:2]
     longest: int | None
     if isinstance(cu_seqlens, Packing):
-        (offsets, longest), axes = cu_seqlens, "[batch, sequences + 1]"
+        (offsets, longest), axes = (
+            cu_seqlens,
+            "[batch, sequences + 1], or [sequences + 1] for one row",
+        )
     else:
         offsets, longest, axes = cu_seqlens, None, "[sequences + 1]"
     check_devices(x=x, cu_seqlens=offsets)
-    if offsets.is_floating_point() or offsets.dim() != (1 if longest is None else 2):
+    if offsets.is_floating_point() or not 1 <= offsets.dim() <= (1 if longest is None else 2):
         raise ValueError(
             f"cu_seqlens has shape {tuple(offsets.shape)} and dtype {offsets.dtype}, but must be "
             f"integers {axes}"
