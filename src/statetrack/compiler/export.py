@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from statetrack._extras import needs
 from statetrack.compiler import numpy_runner
 from statetrack.compiler.arrays import StageArrays, arrays_of
 from statetrack.compiler.program import Program
@@ -46,10 +47,8 @@ def save_onnx(program: Program, folder: str | Path) -> None:
     each layer then holds, `held_0`, `held_1`, …. The second goes on from there by one letter:
     `tokens` `[batch]` and `held_0`, … in, `states` and `held_after_0`, … out.
     """
-    try:
+    with needs("an ONNX file", "onnx", "onnx"):
         import onnx
-    except ImportError:
-        raise ImportError("ONNX files need onnx: pip install 'statetrack[onnx]'") from None
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     stages = arrays_of(program)

@@ -17,21 +17,17 @@ from typing import Any
 
 import torch
 
+from statetrack._extras import needs
 from statetrack._suggest import did_you_mean
 from statetrack.lm.task_data import PAPER, expect_data
 from statetrack.lm.text import Text
 from statetrack.models import CausalLM, Sampling
 
-try:
+with needs("lm evaluate --tasks", "lm-eval", "eval"):
     from lm_eval import evaluator
     from lm_eval.api.model import TemplateLM
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-except ModuleNotFoundError as error:
-    raise ImportError(
-        f"tasks need {error.name}, which is not installed: pip install 'statetrack[eval]'",
-        name=error.name,
-    ) from error
 
 __all__ = ["HarnessModel", "TaskResult", "expect_tasks", "known_tasks", "run_tasks"]
 

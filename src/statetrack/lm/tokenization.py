@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from statetrack._extras import needs
 from statetrack.lm.sampler import permuted
 from statetrack.lm.shards import DTYPES, END_DTYPE, MANIFEST, Manifest, Shard
 from statetrack.lm.text import TOKENIZER, Text
@@ -329,10 +330,8 @@ def _each(
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Every job with its result, in the order they end."""
     if launcher == "ray":
-        try:
+        with needs("tokenizing on Ray", "ray", "ray"):
             import ray
-        except ImportError:
-            raise ImportError("jobs on Ray need ray: pip install 'statetrack[ray]'") from None
         work = ray.remote(_do)
         waiting = {work.remote(job, settings): job for job in jobs}
         while waiting:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from statetrack._extras import needs
 from statetrack.report import looks
 from statetrack.report.spectra import Spectrum
 from statetrack.report.tables import Curve
@@ -264,11 +265,9 @@ def _no_ticks() -> "Locator":
 
 def _matplotlib() -> "tuple[type[Figure], Any]":
     """The class of figures, and a context in which they are made."""
-    try:
+    with needs("a plot", "matplotlib", "report"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'statetrack[report]'") from error
     return Figure, matplotlib.rc_context(SETTINGS)
 
 

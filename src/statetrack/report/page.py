@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from statetrack._extras import needs
 from statetrack.experiments.plan import Plan
 from statetrack.report import looks
 from statetrack.report.entries import MADE_IN, Entry, entries
@@ -456,10 +457,8 @@ def render(report: Report, *, base: Path | None = None) -> str:
     `base` is the folder that the page will be in: numbers are then links to the records behind
     them. Without it there are none, and the page needs no neighbours at all.
     """
-    try:
+    with needs("the report", "jinja2", "report"):
         import jinja2
-    except ImportError as error:
-        raise ImportError("the report needs jinja2: pip install 'statetrack[report]'") from error
     from markupsafe import Markup
 
     environment = jinja2.Environment(
