@@ -38,7 +38,7 @@ hf-versions: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/cpu.py
 
-# The documentation site, into build/site: about two minutes, most of them for the tutorials, which
+# The documentation site, into build/site: 100 CPU seconds, most of them for the tutorials, which
 # run. Every warning is an error.
 .PHONY: docs
 docs: $(VENV)/.docs
@@ -59,7 +59,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing what the site needs into $(VENV): 1.9 GB, two to three minutes."
+	@echo "Installing what the site needs into $(VENV)."
 	$(PIP) --editable ".[docs]"
 	@touch $@
 
