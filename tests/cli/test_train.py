@@ -188,3 +188,17 @@ def test_a_diverging_run_is_a_failure_and_no_mistake(
     assert main([*words, "--lr", "1e30", "--warmup", "0"]) == 1
     *_, error = capsys.readouterr().err.splitlines()
     assert error.startswith("statetrack: ") and "became" in error and "at step" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--start", "nowhere"], "--start nowhere is not the folder of a run"),
+        (["--start", "nowhere", "--width", "8"], "brings its own model: leave out --model"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *words]) == 2
+    assert message in capsys.readouterr().err

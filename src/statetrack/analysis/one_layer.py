@@ -211,7 +211,7 @@ def factors_as_run(model: Model, found: OneLayer) -> Factors:
     """The factors that the model itself computes, token by token, in its own dtype."""
     tagger = copy.deepcopy(tagger_of(model)).eval().cpu()
     block = tagger.backbone.blocks[0]
-    assert isinstance(block, Block)
+    assert isinstance(block, Block) and isinstance(block.mixer, DeltaFamily)
     rows = []
     for token in found.reading.tokens:
         x = tagger.embedding(torch.tensor([[token]]))
@@ -296,7 +296,8 @@ def unfold(factors: Factors, reading: Reading, near: float, most: int) -> Graph 
     """
     machine = reading.machine
     held = [first_state(factors, reading)]
-    state, delta = [0], []
+    state: list[int] = [0]
+    delta: list[list[int]] = []
     letters = torch.arange(machine.num_letters) + reading.num_before
     size = held[0].norm()
     for node in range(most):
