@@ -23,6 +23,7 @@ from statetrack import hf
 from statetrack.lm import Manifest, PretrainConfig, PretrainOptimizerConfig, load_text
 from statetrack.lm.pretrainer import Pretrainer
 from statetrack.models import CausalLM
+from statetrack.report import read_runs
 from statetrack.runs import Record, Run, problems
 from statetrack.runs import files as files_module
 from statetrack.runs.checkpoints import place, read_into
@@ -73,6 +74,14 @@ def test_a_finished_run_is_a_model(manifest: Manifest, tmp_path: Path) -> None:
     info = done.info
     assert info["processes"] == 1 and info["tokens_per_step"] == 128
     assert info["flops_per_token"] == 6 * (info["parameters"] - 257 * 8)
+
+
+def test_the_page_of_taggers_leaves_it_out(
+    manifest: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(run_config(manifest, steps=2), tmp_path)
+    assert read_runs([tmp_path]) == []
+    assert "1 runs of language models are not on the page" in capsys.readouterr().err
 
 
 def count_down(points: int) -> list[int]:

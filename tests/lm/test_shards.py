@@ -9,6 +9,7 @@ import pytest
 
 from statetrack.lm import Manifest
 from statetrack.lm.shards import MANIFEST, VERIFIED, Part, verify
+from statetrack.runs.files import checksum_of
 from tests.lm import corpus
 
 
@@ -67,9 +68,16 @@ def test_spoilt_shards_are_refused(own: Manifest, harm: str) -> None:
 
 
 def test_verified_once(own: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(
+        "statetrack.lm.shards.checksum_of",
+        lambda path, of=checksum_of: asked.append(path) or of(path),
+    )
+    (own.folder / VERIFIED).unlink(missing_ok=True)
     verify(own)
-    monkeypatch.setattr("statetrack.lm.shards.checksum_of", lambda path: "never asked")
+    first = len(asked)
     verify(own)
+    assert len(asked) == first == 2 * len(own.shards()) + 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9, "dtype": "uint16"}'])

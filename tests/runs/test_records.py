@@ -111,3 +111,15 @@ def test_an_archive_keeps_numbers_by_operations_apart() -> None:
     assert [columns["step"] for columns in series] == [[1, 2]]
     assert [columns.get("length") for columns in places] == [[1, 2], None]
     assert [columns.get("operations") for columns in places] == [None, [0, 1]]
+
+
+def test_numbers_of_one_domain_are_not_overall() -> None:
+    row = Record(4, "validation", "loss", 0.5, domain="code")
+    assert json.loads(row.to_json())["domain"] == "code" and not row.overall
+    assert next(parse_records([row.to_json().encode() + b"\n"])) == row
+    broken = row.to_json().replace('"code"', "3").encode() + b"\n"
+    with pytest.raises(ValueError, match="line 1, is no record"):
+        next(parse_records([broken]))
+    other = Record(4, "validation", "loss", 0.6, domain="prose")
+    _, places = numbers_of([row, other])
+    assert [columns["domain"] for columns in places] == ["code", "prose"]
