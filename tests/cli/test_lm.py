@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_evaluate_prints_writes_and_draws(
     stored = json.loads((tmp_path / "e.json").read_text())
     assert stored["code.txt"]["model"]["tokens"] == 229
     assert (tmp_path / "p-code.svg").exists() and (tmp_path / "p-prose.svg").exists()
+
+
+def test_generate_keeps_to_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Text.train(["0.5 and 12.25 and 3"] * 3, vocab_size=280)
+    backbone = BackboneConfig(mixers=["DeltaNet"], d_model=16, mlp_dim=16)
+    CausalLM(CausalLMConfig(vocab_size=len(text), backbone=backbone)).save(tmp_path)
+    text.save(tmp_path / "tokenizer.json")
+    words = ["lm", "generate", str(tmp_path), "--prompt", "x=", "--match", r"[0-9]+\.[0-9]"]
+    assert main([*words, "--max-new-tokens", "9", "--device", "cpu"]) == 0
+    assert re.fullmatch(r"x=[0-9]+\.[0-9]\n", capsys.readouterr().out)
