@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -246,3 +247,13 @@ def test_models_and_texts_of_the_same_name(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert str(folder) in said and str(other) in said
+
+
+def test_generate_keeps_to_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Text.train(["0.5 and 12.25 and 3"] * 3, vocab_size=280)
+    backbone = BackboneConfig(mixers=["DeltaNet"], d_model=16, mlp_dim=16)
+    CausalLM(CausalLMConfig(vocab_size=len(text), backbone=backbone)).save(tmp_path)
+    text.save(tmp_path / "tokenizer.json")
+    words = ["lm", "generate", str(tmp_path), "--prompt", "x=", "--match", r"[0-9]+\.[0-9]"]
+    assert main([*words, "--max-new-tokens", "9", "--device", "cpu"]) == 0
+    assert re.fullmatch(r"x=[0-9]+\.[0-9]\n", capsys.readouterr().out)
