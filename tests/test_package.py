@@ -271,6 +271,8 @@ def test_import_is_lazy() -> None:
         "assert not loaded, loaded\n"
         "assert statetrack.EigenRange is statetrack.eigenvalues.EigenRange\n"
         "assert statetrack.layers.DeltaNet and statetrack.automata.read('parity')\n"
+        "assert statetrack.models.CausalLM and statetrack.training.run\n"
+        "assert 'torch._dynamo' not in sys.modules  # the compiler, a second of CPU\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

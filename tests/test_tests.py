@@ -54,6 +54,9 @@ ELSEWHERE = {
     "compiler/rules.py": "compiler/test_explain.py",
     "compiler/weights.py": "compiler/test_network.py",
     "experiments/_base.py": "experiments/test_experiments.py",
+    "hf/convert/_weights.py": "hf/convert/test_convert.py",
+    "hf/convert/hybrids.py": "hf/convert/test_convert.py",
+    "hf/convert/mamba.py": "hf/convert/test_convert.py",
     "models/_tokens.py": "models/test_causal_lm.py",
     "experiments/signed_gates.py": "experiments/test_experiments.py",
     "experiments/summary.py": "report/test_committed.py",
@@ -122,7 +125,9 @@ def asserts(test: ast.FunctionDef) -> bool:
             return True
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).split(".")[-1]
-            if name in ("raises", "opcheck") or name.startswith(("assert_", "expect", "check_")):
+            if name in ("raises", "opcheck") or name.startswith(
+                ("assert_", "expect", "check_", "test_")
+            ):
                 return True
     return False
 

@@ -83,12 +83,12 @@ CHECKS: list[Callable[[str], None]] = [
 
 
 @form
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[5:])
+@pytest.mark.parametrize("expect", CHECKS, ids=lambda check: check.__name__[5:])
 def test_what_holds_for_every_layer(
-    check: Callable[..., None], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    expect: Callable[..., None], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SIZES, "TTTLinear", options)
-    check(name="TTTLinear")
+    expect(name="TTTLinear")
 
 
 @form

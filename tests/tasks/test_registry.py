@@ -51,7 +51,7 @@ def test_available_says_what_each_task_is() -> None:
         ("pairty", "parity"),
         ("counter5", "counter_5"),
         ("mod_aritmetic", "mod_arithmetic"),
-        ("", "parity"),
+        ("", "`statetrack tasks` lists"),
     ],
 )
 def test_unknown_names_suggest_the_nearest(name: str, nearest: str) -> None:

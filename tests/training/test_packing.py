@@ -9,6 +9,7 @@ from statetrack.tasks import IGNORE
 from statetrack.training import Engine, packing
 from statetrack.training.eager import Eager
 from statetrack.training.packing import by_length, in_rows, narrow, packed, room_for
+from tests.layers.foreign import Leaky
 from tests.training import tiny
 
 RUNS, BATCH = 2, 6
@@ -81,11 +82,11 @@ def test_room_is_for_ragged_batches_alone() -> None:
     assert room_for(task, 4, (3, 40)) is None  # too few to be sure of an average
 
 
-def test_layers_without_such_kernels_say_so() -> None:
-    config = paper_config("SLSTM", vocab_size=3, num_layers=1, d_model=16)
+def test_layers_that_do_not_pack_say_so() -> None:
+    config = paper_config(Leaky, vocab_size=3, num_layers=1, d_model=16)
     model = Tagger(config, generator=torch.Generator().manual_seed(0))
     tokens = torch.zeros(1, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match="SLSTM does not take packed sequences"):
+    with pytest.raises(ValueError, match="Leaky does not take packed sequences"):
         model(tokens, cu_seqlens=ops.Packing(torch.tensor([[0, 2, 4]]), 2))
 
 

@@ -63,7 +63,7 @@ class BlackBox:
     def num_letters(self) -> int:
         return len(self.alphabet)
 
-    def ask(self, words: IntArray, tick: Callable[[], None] = lambda: None) -> IntArray:
+    def ask(self, words: IntArray, tick: Callable[[], None] | None = None) -> IntArray:
         """The answer after every letter, as many as letters: [batch, time] for [batch, time].
 
         `tick` is called before every part of the batch that is run at once.
@@ -71,7 +71,8 @@ class BlackBox:
         rows = max(1, TOKENS_AT_ONCE // (words.shape[1] + len(self.before)))
         found = []
         for start in range(0, len(words), rows):
-            tick()
+            if tick is not None:
+                tick()
             found.append(self._ask(words[start : start + rows]))
         return np.concatenate(found)
 

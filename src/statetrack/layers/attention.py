@@ -1,6 +1,5 @@
 """Causal softmax attention, with rotary positions or none: the baseline whose state grows."""
 
-import inspect
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -23,14 +22,10 @@ from statetrack.layers.parts import (
 )
 from statetrack.layers.transitions import Transitions, not_linear
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:
-    varlen_attn = None  # type: ignore[assignment]
-HAS_VARLEN = varlen_attn is not None and "window_size" in inspect.signature(varlen_attn).parameters
-"""PyTorch's kernel for packed sequences, which learnt windows in 2.11."""
-
 __all__ = ["Attention"]
+
+HAS_VARLEN = torch.__version__ >= "2.11"
+"""Whether PyTorch's kernel for packed sequences knows windows."""
 
 SMALLEST_BLOCK = 64
 """Tokens: a narrower window is cut into blocks of this size, and a cache has no less room."""
@@ -587,6 +582,8 @@ def _varlen(
     rows: _Rows,
     window: int | None,
 ) -> Float[Tensor, "batch time heads dim"]:
+    from torch.nn.attention.varlen import varlen_attn  # it imports the compiler: a second of CPU
+
     batch, time = q.shape[:2]
     before = time * torch.arange(batch, device=q.device)[:, None]
     ends = (rows.offsets[:, 1:] + before).flatten()

@@ -140,7 +140,7 @@ def _of_text(text: str) -> Task:
     if looks_like_a_name(text) and not is_name(name):
         known = list(dict.fromkeys([*_REGISTERED, *_BUILDERS, *_WORD_PROBLEMS, *NAMES]))
         hint = did_you_mean(text, known) or did_you_mean(name, known)
-        hint = hint or f"there are {', '.join(known)}. "
+        hint = hint or "`statetrack tasks` lists those there are. "
         raise ValueError(
             f"unknown task {text!r}; {hint}Groups (s4, a5_x_z2), machines (counter_5, my.json) and "
             "regular expressions (regex:(a|b)*ab) work too, and your own after tasks.register"

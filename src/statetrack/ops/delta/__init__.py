@@ -10,7 +10,7 @@ from statetrack.ops._dispatch import Backend, run
 from statetrack.ops._register import compute_dtype
 from statetrack.ops.delta.reference import unit_vector
 from statetrack.ops.delta.spec import SPEC, Inputs, large_state
-from statetrack.ops.dplr import dplr
+from statetrack.ops.dplr import spec as dplr
 from statetrack.ops.packing import CuSeqlens, Packing, check_start, packing_of
 
 __all__ = ["delta_product", "delta_rule"]
@@ -63,18 +63,10 @@ def delta_rule(
         if normalize:  # at β = 2 what is wrong with ‖k‖ is wrong with the eigenvalue -1
             q, k = unit_vector(q.to(dtype)), unit_vector(k.double())
         k = k.to(dtype)
-        y, state = dplr(
-            q,
-            k,
-            beta * v.to(dtype),
-            gate,
-            k,
-            -beta * gate * k,
-            scale=scale,
-            initial_state=initial_state,
-            cu_seqlens=packing,
-            backend=backend,
+        by_dplr = dplr.Inputs(
+            q, k, beta * v.to(dtype), gate, k, -beta * gate * k, scale, initial_state
         )
+        y, state = run(dplr.SPEC, backend, by_dplr, packing=packing)
         return y.to(v.dtype), state
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
