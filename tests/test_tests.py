@@ -57,6 +57,7 @@ ELSEWHERE = {
     "hf/convert/_weights.py": "hf/convert/test_convert.py",
     "hf/convert/hybrids.py": "hf/convert/test_convert.py",
     "hf/convert/mamba.py": "hf/convert/test_convert.py",
+    "lm/task_data.py": "lm/test_harness.py",
     "models/_tokens.py": "models/test_causal_lm.py",
     "experiments/signed_gates.py": "experiments/test_experiments.py",
     "experiments/summary.py": "report/test_committed.py",
