@@ -65,6 +65,7 @@ ELSEWHERE = {
     "hf/convert/mamba.py": "hf/convert/test_convert.py",
     "lm/judge.py": "lm/test_pretrainer.py",
     "lm/machine.py": "lm/test_pretrainer.py",
+    "lm/task_data.py": "lm/test_harness.py",
     "models/_tokens.py": "models/test_causal_lm.py",
     "runs/ranks.py": "lm/test_pretraining.py",
     "runs/saving.py": "lm/test_pretraining.py",
