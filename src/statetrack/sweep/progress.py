@@ -191,9 +191,9 @@ def _described(config: RunConfig) -> str:
 def duration(seconds: float) -> str:
     """As one would say it.
 
-    >>> duration(7.3), duration(89), duration(100), duration(5400)
+    >>> duration(7.3), duration(89.0), duration(100.0), duration(5400.0)
     ('7 seconds', '89 seconds', '2 minutes', '90 minutes')
-    >>> duration(9000), duration(0.2)
+    >>> duration(9000.0), duration(0.2)
     ('2.5 hours', '1 second')
     """
     if seconds < 90:
