@@ -183,8 +183,8 @@ def _described(config: RunConfig) -> str:
     low, high = config.train_lengths
     lengths = f"length {low}" if low == high else f"lengths {low} to {high}"
     return (
-        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), a look "
-        f"at the validation set every {config.evaluation.every}"
+        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), "
+        f"validated every {config.evaluation.every} steps,"
     )
 
 
