@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-all lint types unit slow hf-versions bench clean
+.PHONY: demo test test-all lint types unit slow hf-versions matrix bench clean
 
 # About one minute on two free cores, after an installation of about as long.
 demo: $(VENV)/.demo
@@ -35,6 +35,11 @@ slow: $(VENV)/.ready
 hf-versions: $(VENV)/.ready
 	PYTHON=$(BIN)/python sh tests/hf/other_version.sh 5.17.0
 
+# A quick part of the tests with every Python found here and other versions of torch, as a table.
+# CELLS="3.12:2.6.0 3.13:newest" chooses; see tests/matrix.sh.
+matrix:
+	sh tests/matrix.sh $(CELLS)
+
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/cpu.py
 
@@ -52,7 +57,7 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# Only what the demo needs: 1.3 GB, most of it torch. All that the tests need is 2.4 GB.
+# Only what the demo needs: 1.3 GB, most of it torch. All that the tests need is 3 to 4 GB.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the demo needs into $(VENV): 1.3 GB, one to two minutes."
 	$(PIP) --editable ".[demo]"
@@ -64,6 +69,6 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing what the tests need into $(VENV): 2.4 GB, two to four minutes."
+	@echo "Installing what the tests need into $(VENV): 3 to 4 GB, two to four minutes."
 	$(PIP) --editable ".[test]"
 	@touch $@

@@ -101,7 +101,7 @@ def test_a_single_run_is_named_at_the_start(
         progress.begin([tiny.config()], tmp_path)
         progress.begin([tiny.config()], tmp_path, finished=1)
     what = "parity DeltaNet [-1, 1], lr 0.001, seed 0: 12 steps of 4 sequences (lengths 3 to 8), "
-    what += f"a look at the validation set every 4 in {tmp_path}"
+    what += f"validated every 4 steps, in {tmp_path}"
     assert shown.getvalue() == f"{what}\n{what}, finished already\n"
 
 

@@ -182,17 +182,17 @@ def _described(config: Any) -> str:
     low, high = config.train_lengths
     lengths = f"length {low}" if low == high else f"lengths {low} to {high}"
     return (
-        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), a look "
-        f"at the validation set every {config.evaluation.every}"
+        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), "
+        f"validated every {config.evaluation.every} steps,"
     )
 
 
 def duration(seconds: float) -> str:
     """As one would say it.
 
-    >>> duration(7.3), duration(89), duration(100), duration(5400)
+    >>> duration(7.3), duration(89.0), duration(100.0), duration(5400.0)
     ('7 seconds', '89 seconds', '2 minutes', '90 minutes')
-    >>> duration(9000), duration(0.2)
+    >>> duration(9000.0), duration(0.2)
     ('2.5 hours', '1 second')
     """
     if seconds < 90:
