@@ -4,7 +4,6 @@ The source folder is the root of the repository, not docs/, so that a link betwe
 the README of an op, is the same in the repository and on the site.
 """
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -39,9 +38,8 @@ extensions = [
     "accessible",
     "reference",
     "notebooks",
+    "playground",
 ]
-if importlib.util.find_spec("statetrack.playground"):
-    extensions.append("playground")
 
 # Markdown
 myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath", "html_image"]

@@ -27,8 +27,8 @@ Beta = Annotated[float, Bounds(least=0.0, below=1.0)]
 class PretrainOptimizerConfig(Config):
     """AdamW for everything, or Muon for the matrices of the blocks and AdamW for the rest.
 
-    Muon is torch's own, with its step scaled to the size of AdamW's, so that one learning rate
-    serves both. `decay` is as for taggers: see `OptimizerConfig`.
+    `kind` says which of the two. Muon is torch's own, with its step scaled to the size of AdamW's,
+    so that one learning rate serves both. `decay` is as for taggers: see `OptimizerConfig`.
     """
 
     kind: Literal["adamw", "muon"] = "adamw"
