@@ -38,23 +38,37 @@ WORKS: list[tuple[str, str, dict[str, Any], int, tuple[int, int], int, dict[str,
 ]
 
 
+def config_of(
+    task: str,
+    mixer: str,
+    options: dict[str, Any],
+    layers: int,
+    lengths: tuple[int, int],
+    steps: int,
+    body: dict[str, Any],
+) -> RunConfig:
+    """A line of `WORKS` as a run."""
+    learns = tasks.get(task)
+    backbone = BackboneConfig(mixers=[(mixer, options)] * layers, d_model=32, **body)
+    return RunConfig(
+        task=task,
+        model=TaggerConfig(
+            vocab_size=learns.vocab_size, num_classes=learns.num_classes, backbone=backbone
+        ),
+        steps=steps,
+        batch=64,
+        lengths=lengths,
+        optimizer=OptimizerConfig(lr=5e-3),
+        evaluation=EvaluationConfig(every=steps, size=64),
+        log_every=100,
+        checkpoint_every=None,
+    )
+
+
 def main() -> None:
-    for task, mixer, options, layers, lengths, steps, body in WORKS:
-        learns = tasks.get(task)
-        backbone = BackboneConfig(mixers=[(mixer, options)] * layers, d_model=32, **body)
-        config = RunConfig(
-            task=task,
-            model=TaggerConfig(
-                vocab_size=learns.vocab_size, num_classes=learns.num_classes, backbone=backbone
-            ),
-            steps=steps,
-            batch=64,
-            lengths=lengths,
-            optimizer=OptimizerConfig(lr=5e-3),
-            evaluation=EvaluationConfig(every=steps, size=64),
-            log_every=100,
-            checkpoint_every=None,
-        )
+    for work in WORKS:
+        task, mixer, options, layers, *_ = work
+        config, learns = config_of(*work), tasks.get(task)
         with tempfile.TemporaryDirectory() as root:
             trained = run(config, root)
             begun = time.monotonic()

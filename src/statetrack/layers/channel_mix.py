@@ -9,6 +9,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import at_times, linear, refuse_eigen_range, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import Transitions, not_linear
 from statetrack.ops.packing import last_of, previous, sequences_in
 
@@ -27,8 +28,15 @@ class ChannelMix(Layer):
 
     packs = True
 
+    @placed
     def __init__(
-        self, d_model: int, *, eigen_range: object = None, hidden_dim: int | None = None
+        self,
+        d_model: int,
+        *,
+        eigen_range: object = None,
+        hidden_dim: int | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         refuse_eigen_range("ChannelMix", eigen_range)

@@ -8,6 +8,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers._base import Layer, LayerState, Shared
 from statetrack.layers.parts import linear, reset_linear
+from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.ops.packing import sequences_in
 
 __all__ = ["Tracker", "follow"]
@@ -40,8 +41,15 @@ class Tracker(Layer):
     delta: Tensor
     letter: Tensor
 
+    @placed
     def __init__(
-        self, d_model: int, *, delta: tuple[tuple[int, ...], ...], letter: tuple[int, ...]
+        self,
+        d_model: int,
+        *,
+        delta: tuple[tuple[int, ...], ...],
+        letter: tuple[int, ...],
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
         self._tables = {"delta": delta, "letter": letter}
