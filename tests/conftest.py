@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import install_import_hook
 
 from statetrack._amx import avoid_amx_trap
+from tests.chromium import chromium
 
 avoid_amx_trap()
 import_module("statetrack.config")  # before the hook, which would check its every value once more
@@ -20,6 +22,13 @@ if not torch.cuda.is_available():  # on a GPU models are compiled, and the check
 torch.set_num_threads(1)  # the suite runs in two processes on two cores
 # A shell that starts the suite in the background has it ignore Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Of one module alone: a second one beside it in the same process is refused."""
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -16,10 +15,6 @@ from tests.test_package import ROOT
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed")
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 LOOKED_AT = ("index", "guide/compiler", "tutorials/negative_eigenvalues", "reference/ops")
 
 
@@ -98,14 +93,14 @@ def try_the_picture(page: Any) -> None:
 def look(site: Path) -> None:
     """In light and dark, wide and narrow: no error, nothing from outside, nothing serious."""
     from axe_playwright_python.sync_playwright import Axe
-    from playwright.sync_api import sync_playwright
+
+    from tests.chromium import chromium
 
     said: list[str] = []
     asked: list[str] = []
-    with sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         for width, scheme in ((1400, "light"), (400, "dark")):
-            page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))
             page.on("request", lambda request: asked.append(request.url))
@@ -126,7 +121,6 @@ def look(site: Path) -> None:
             page.goto((site / "index.html").as_uri())  # the entrance
             page.wait_for_url("**/docs/index.html")
             page.close()
-        chromium.close()
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
@@ -143,8 +137,6 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
             assert (site / "docs/tutorials" / f"{tutorial.stem}.ipynb").is_file()
     assert "<math" in (site / "docs/tutorials/negative_eigenvalues.html").read_text()
     assert "Which code computes it" in (site / "docs/reference/ops.html").read_text()
-    if CHROMIUM is None:
-        pytest.skip("the pages are right; there is no Chromium to look at them with")
     pytest.importorskip("axe_playwright_python", reason="axe is not installed")
     look(site)
 

@@ -29,7 +29,7 @@ NAMES = [command.__name__ for command in app.commands()]
         (["train", "--steps", "many"], "into int"),
         (["train", "--option", "num_head=2"], "did you mean 'num_heads'"),
         (["train", "--option", "num_heads"], "name=value"),
-        (["train", "--option", "num_heads=3"], "num_heads=3 must divide d_model=128"),
+        (["train", "--option", "num_heads=3"], "num_heads=3 must divide d_model=32"),
         (["train", "--model", "Attention", "--eigen-range", "-1", "1"], "takes no eigen_range"),
         (["train", "--eigen-range", "-2", "1"], "-2"),
         (["train", "--config", "missing.json"], "missing.json"),

@@ -34,7 +34,7 @@ def test_from_text_to_text(
     assert main(words(command)) == 0
     said = capsys.readouterr()
     assert "validation  loss" in said.out and "tokens/s, MFU" in said.out
-    assert "4 steps in" in said.err
+    assert "4 steps of 4 sequences (length 32)" in said.err
     (folder,) = (p for p in tmp_path.iterdir() if (p / "DONE").exists())
     config = Run(folder).config
     assert (config.seed, config.data_seed, config.optimizer.lr) == (3, 3, 0.01)

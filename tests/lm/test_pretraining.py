@@ -23,7 +23,7 @@ from statetrack import hf
 from statetrack.lm import Manifest, PretrainConfig, PretrainOptimizerConfig, load_text
 from statetrack.lm.pretrainer import Pretrainer
 from statetrack.models import CausalLM
-from statetrack.report import read_runs
+from statetrack.report import build, read_runs
 from statetrack.runs import Record, Run, problems
 from statetrack.runs import files as files_module
 from statetrack.runs.checkpoints import place, read_into
@@ -76,12 +76,11 @@ def test_a_finished_run_is_a_model(manifest: Manifest, tmp_path: Path) -> None:
     assert info["flops_per_token"] == 6 * (info["parameters"] - 257 * 8)
 
 
-def test_the_page_of_taggers_leaves_it_out(
-    manifest: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(run_config(manifest, steps=2), tmp_path)
-    assert read_runs([tmp_path]) == []
-    assert "1 runs of language models are not on the page" in capsys.readouterr().err
+def test_the_report_lists_it_with_its_last_numbers(manifest: Manifest, tmp_path: Path) -> None:
+    done = run(run_config(manifest, steps=2), tmp_path)
+    (listed,) = build(read_runs([tmp_path])).others
+    assert (listed.run.name, listed.kind) == (done.name, "lm")
+    assert dict(listed.numbers)["validation loss"] == done.last("loss")
 
 
 def count_down(points: int) -> list[int]:

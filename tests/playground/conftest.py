@@ -1,14 +1,10 @@
-"""The page with the whole gallery is written once, by the command, and one browser shows it."""
+"""The page with the whole gallery is written once, by the command."""
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from tests.playground.browser import chromium
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +15,3 @@ def static_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "index.html"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started

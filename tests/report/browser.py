@@ -5,26 +5,13 @@ The screenshots of docs/guide/report.md, from the committed results:
     python -m tests.report.browser docs/images
 """
 
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.chromium import chromium
+
 SECTIONS = ["overview", "table", "lengths", "learning", "spectra", "runs", "missing"]
 
 SHOTS = {
@@ -33,16 +20,6 @@ SHOTS = {
     "report-phone": (400, "light", "#spectra?experiment=chomsky&task=parity&range=[-1, 1]"),
 }
 """Name -> width, colour scheme and address."""
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 def screenshot(browser: Any, address: str, width: int, scheme: str, path: Path) -> None:

@@ -12,12 +12,9 @@ from statetrack.experiments.plan import Plan
 from statetrack.report import write_report
 from statetrack.runs import Record, StoredRun
 from statetrack.training import run
-from tests.report.browser import CHROMIUM, SECTIONS, SHOTS, chromium, screenshot
+from tests.report.browser import SECTIONS, SHOTS, screenshot
 from tests.report.folders import parity, puzzle_config, scores, write_run
 from tests.training import tiny
-
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
 LOOKS = [
     (1400, "light"),
@@ -56,12 +53,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows += [Record(4, "test", "accuracy", 1 / n, count=5, operations=n) for n in (1, 2, 4)]
     runs.append(write_run(root / "mine", puzzle_config(), rows))
     return write_report(runs, root / "report.html", plans=[TOY]).as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from statetrack.runs.folder import run_folders
 from statetrack.runs.stored import Place
 from statetrack.runs.verify import damaged_numbers, damaged_weights
 from statetrack.runs.warn import warn
-from statetrack.training.config import RunConfig
 
 __all__ = ["read_remarks", "read_runs", "write_book", "write_report"]
 
@@ -46,10 +45,7 @@ def read_runs(paths: Iterable[Path | str]) -> list[StoredRun]:
         _check_content(run)
     for folder in folders.values():
         _check_files(folder)
-    taggers = [run for run in found if run.config.KIND == RunConfig.KIND]
-    if len(taggers) < len(found):
-        warn(f"{len(found) - len(taggers)} runs of language models are not on the page")
-    return taggers
+    return found
 
 
 def read_remarks(paths: Iterable[Path | str]) -> dict[str, str]:

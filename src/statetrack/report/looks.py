@@ -32,6 +32,7 @@ MODELS = {
     "SLSTM": Colour("#a80f2a", "#ff6b78"),
     "LSTM": Colour("#7b4b2a", "#c89b7b"),
     "RWKV7": Colour("#66791a", "#b4c75a"),
+    "ChannelMix": Colour("#8c5e9c", "#d3a6e0"),
     "Attention": Colour("#5a6b86", "#9aa9c2"),
     "FullMatrix": Colour("#22262b", "#e6e9ee"),
     "Diagonal": Colour("#4757d6", "#98a3ff"),

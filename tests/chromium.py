@@ -1,4 +1,4 @@
-"""A browser for the page's tests, where there is one."""
+"""A real browser for tests of pages and for the screenshots of the docs, where there is one."""
 
 import shutil
 from collections.abc import Iterator
