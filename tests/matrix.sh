@@ -39,13 +39,13 @@ install() {
     pip="$1/bin/python -m pip install --quiet --disable-pip-version-check"
     testing="pytest hypothesis jaxtyping>=0.3 beartype"
     case $2 in
-        pinned) $pip --constraint constraints.txt --editable ".[cli,cpu,automata,report]" $testing ;;
+        pinned) $pip --constraint constraints.txt --editable ".[cli,cpu,automata,report,pandas,polars]" $testing ;;
         none)
             $pip hatchling editables numpy $testing "automata-lib>=9.2,<10" &&
                 $pip --no-deps --no-build-isolation --editable .
             ;;
-        newest) $pip --upgrade torch --editable ".[cli,cpu,automata,report]" $testing ;;
-        *) $pip "torch==$2" --editable ".[cli,cpu,automata,report]" $testing ;;
+        newest) $pip --upgrade torch --editable ".[cli,cpu,automata,report,pandas,polars]" $testing ;;
+        *) $pip "torch==$2" --editable ".[cli,cpu,automata,report,pandas,polars]" $testing ;;
     esac
 }
 

@@ -6,6 +6,7 @@ from torch.nn import init
 
 from statetrack import ops
 from statetrack._typing import Float, Int
+from statetrack.layers.placement import device_in_use
 from statetrack.ops.convolution import Activation
 
 __all__ = [
@@ -180,8 +181,9 @@ def at_times(
 
 def linear(in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
     """A projection whose weights its owner draws in `reset_parameters`."""
-    device = torch.get_default_device()
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias, device=device)
+    return nn.utils.skip_init(
+        nn.Linear, in_features, out_features, bias=bias, device=device_in_use()
+    )
 
 
 def reset_linear(module: nn.Linear, generator: torch.Generator | None) -> None:

@@ -8,11 +8,16 @@ from typing import ParamSpec
 import torch
 from torch import nn
 
-__all__ = ["Device", "Dtype", "placed"]
+__all__ = ["Device", "Dtype", "device_in_use", "placed"]
 
 Device = torch.device | str | int | None
 Dtype = torch.dtype | None
 P = ParamSpec("P")
+
+
+def device_in_use() -> torch.device:
+    """Where a new tensor goes; before 2.8 `torch.get_default_device` overlooks `with device:`."""
+    return torch.empty(0).device
 
 
 def placed(init: Callable[P, None]) -> Callable[P, None]:

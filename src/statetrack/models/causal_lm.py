@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
 from statetrack.layers.parts import linear
-from statetrack.layers.placement import Device, Dtype, placed
+from statetrack.layers.placement import Device, Dtype, device_in_use, placed
 from statetrack.models import folder as folders
 from statetrack.models._tokens import ModelState, TokenModel
 from statetrack.models.config import CausalLMConfig
@@ -62,7 +62,7 @@ class CausalLM(TokenModel):
             self._build(config.vocab_size, config.backbone)
             width = config.backbone.d_model
             self.head = None if config.tie_embeddings else linear(width, config.vocab_size)
-        self.to_empty(device=torch.get_default_device())
+        self.to_empty(device=device_in_use())
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -180,4 +180,4 @@ class CausalLM(TokenModel):
             model = cls(config)
         folders.expect_fit(Path(folder), weights, model.state_dict())
         model.load_state_dict(weights, assign=True)
-        return model.to(device=torch.get_default_device(), dtype=dtype)
+        return model.to(device=device_in_use(), dtype=dtype)

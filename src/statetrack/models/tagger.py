@@ -6,7 +6,7 @@ from torch.nn import init
 
 from statetrack._typing import Float
 from statetrack.layers.parts import linear, reset_linear
-from statetrack.layers.placement import Device, Dtype, placed
+from statetrack.layers.placement import Device, Dtype, device_in_use, placed
 from statetrack.models._tokens import TokenModel
 from statetrack.models.config import TaggerConfig
 
@@ -41,7 +41,7 @@ class Tagger(TokenModel):
         with torch.device("meta"):  # shapes only: every weight is drawn once, below
             self._build(config.vocab_size, config.backbone)
             self.head = linear(config.backbone.d_model, config.num_classes)
-        self.to_empty(device=torch.get_default_device())
+        self.to_empty(device=device_in_use())
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

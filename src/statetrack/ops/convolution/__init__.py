@@ -13,6 +13,7 @@ from statetrack.ops.packing import CuSeqlens, check_start, packing_of
 __all__ = ["Activation", "short_convolution"]
 
 Activation = Literal["silu"]
+ACTIVATIONS = get_args(Activation)
 
 
 @overload
@@ -82,7 +83,7 @@ def short_convolution(
     found["past"] = found["width"] - 1
     check_start(initial_state, "past channels", found, packing)
     check_devices(x=x, weight=weight, bias=bias, initial_state=initial_state)
-    if activation is not None and activation not in get_args(Activation):
+    if activation is not None and activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation!r} is not 'silu' or None")
     if sizes is not None and sum(sizes) != found["channels"]:
         raise ValueError(f"sizes={sizes} must add up to channels = {found['channels']}")
