@@ -12,7 +12,7 @@ demo: $(VENV)/.demo
 	@start=$$(date +%s); $(BIN)/python -m statetrack demo && \
 	echo "The demo took $$(( $$(date +%s) - start )) seconds."
 
-# What every change must pass: under six minutes on two free cores. CI runs test-all, which adds the
+# What every change must pass: about ten minutes on two cores. CI runs test-all, which adds the
 # tests marked slow.
 test: lint types unit
 
