@@ -1,7 +1,6 @@
 """Whole runs: killed at any moment they end the same, on one process and on two."""
 
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -11,8 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +22,13 @@ from statetrack.lm.pretrainer import Pretrainer
 from statetrack.models import CausalLM
 from statetrack.report import build, read_runs
 from statetrack.runs import Record, Run, problems
-from statetrack.runs import files as files_module
 from statetrack.runs.checkpoints import place, read_into
 from statetrack.runs.files import write_json
 from statetrack.runs.folder import config_file
-from statetrack.runs.records import JsonLines
 from statetrack.runs.tensors import load_tensors
 from statetrack.training import Engine, run
 from tests.lm import corpus
+from tests.training import killing
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,56 +79,13 @@ def test_the_report_lists_it_with_its_last_numbers(manifest: Manifest, tmp_path:
     assert dict(listed.numbers)["validation loss"] == done.last("loss")
 
 
-def count_down(points: int) -> list[int]:
-    """Makes this process die at the given one of its points; see tests/training/test_run.py."""
-    left = [points]
-
-    def point() -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            os._exit(9)
-
-    def around(owner: Any, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            point()
-            result = original(*args, **kwargs)
-            point()
-            return result
-
-        setattr(owner, name, wrapped)
-
-    around(Pretrainer, "_train_step")
-    around(JsonLines, "write")
-    around(os, "replace")
-    around(os, "fsync")
-    around(shutil, "rmtree")
-    write = files_module._write
-
-    def torn_write(path: Path, content: bytes) -> None:
-        path.write_bytes(content[: len(content) // 2])
-        point()
-        write(path, content)
-
-    files_module._write = torn_write
-    return left
-
-
 def die_at(points: int, root: Path, config: PretrainConfig) -> int:
     """Trains in a fork of this process that dies at a point; its exit code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        child = os.fork()
-    if child == 0:
-        try:
-            left = count_down(points)
-            run(config, root)
-            (root / "points").write_text(str(points - left[0]))
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def work() -> None:
+        run(config, root)
+
+    return killing.die_at(points, root, work, (Pretrainer,))
 
 
 @pytest.mark.slow

@@ -1,17 +1,14 @@
 """A run killed at any moment ends with the same bytes as one never killed."""
 
 import dataclasses
-import functools
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,8 @@ import torch
 
 from statetrack.models import paper_config
 from statetrack.runs import Record, Run, problems
-from statetrack.runs import files as files_module
 from statetrack.runs.checkpoints import KEPT
 from statetrack.runs.environment import environment
-from statetrack.runs.records import JsonLines
 from statetrack.runs.tensors import load_tensors, save_tensors
 from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, run, run_together
 from statetrack.training.eager import Eager
@@ -32,7 +27,7 @@ from statetrack.training.engine import Engine
 from statetrack.training.evaluation import held_out
 from statetrack.training.stacked import Stacked
 from tests.runs.folders import flip, forge, move
-from tests.training import tiny
+from tests.training import killing, tiny
 
 CONFIG = tiny.config(
     model=tiny.model("Mamba", d_state=2, conv_size=2),
@@ -50,74 +45,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     return outcome(run(CONFIG, tmp_path_factory.mktemp("whole")).folder)
 
 
-def count_down(points: int) -> list[int]:
-    """Makes this process die, without a farewell, at the given one of all its points.
-
-    Returns the count that is left, in a list that is kept up to date.
-
-    Points are: before and after every optimiser step, write, flush to disk and rename, and halfway
-    through every write of a record or a file.
-    """
-    left = [points]
-
-    def point() -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            os._exit(9)
-
-    def around(owner: Any, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            point()
-            result = original(*args, **kwargs)
-            point()
-            return result
-
-        setattr(owner, name, wrapped)
-
-    around(Eager, "_train_step")
-    around(Stacked, "_train_step")
-    around(JsonLines, "write")
-    around(os, "replace")
-    around(os, "fsync")
-    around(shutil, "rmtree")
-    write = files_module._write
-
-    def torn_write(path: Path, content: bytes) -> None:
-        path.write_bytes(content[: len(content) // 2])
-        point()
-        write(path, content)
-
-    files_module._write = torn_write
-    write_rows = JsonLines.write
-
-    def torn_rows(self: JsonLines, records: list[Any]) -> None:
-        self._file.write(records[0].to_json().encode()[:20])
-        self._file.flush()
-        point()
-        self._file.seek(-20, os.SEEK_CUR)
-        write_rows(self, records)
-
-    JsonLines.write = torn_rows  # type: ignore[method-assign]
-    return left
-
-
 def die_at(points: int, root: Path, configs: tuple[RunConfig, ...] = (CONFIG,)) -> int:
     """Runs `configs` in a fork of this process that dies at a point; its exit code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fork of a process with threads: none of them is used
-        child = os.fork()
-    if child == 0:
-        try:
-            left = count_down(points)
-            run(CONFIG, root) if len(configs) == 1 else run_together(configs, root)
-            (root / "points").write_text(str(points - left[0]))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+
+    def work() -> None:
+        run(CONFIG, root) if len(configs) == 1 else run_together(configs, root)
+
+    return killing.die_at(points, root, work, (Eager, Stacked))
 
 
 @pytest.mark.slow
