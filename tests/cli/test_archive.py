@@ -31,6 +31,8 @@ def test_finished_runs_go_to_their_experiment(
     assert "0 runs added, 2 there already" in capsys.readouterr().out
     assert main(["report", "results"]) == 0
     page = Path("report.html").read_text()
+    # a run that lies in two experiments counts in both tables, in each with its own line
+    assert all(f"results/{name}/runs.jsonl line 1" in page for name in ("s5-quick", "z60-quick"))
     assert "results/s5-quick/runs.jsonl line 2" in page
     assert 'href="results/s5-quick/runs.jsonl#L2"' in page
 

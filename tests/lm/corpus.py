@@ -13,7 +13,7 @@ from statetrack.lm import (
     sources_of,
     tokenize,
 )
-from statetrack.lm.tokenization import END
+from statetrack.lm.text import END
 from statetrack.models import BackboneConfig, CausalLMConfig
 
 WORDS = (

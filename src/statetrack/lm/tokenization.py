@@ -21,7 +21,7 @@ import numpy as np
 from statetrack._extras import needs
 from statetrack.lm.sampler import permuted
 from statetrack.lm.shards import DTYPES, END_DTYPE, MANIFEST, Manifest, Shard
-from statetrack.lm.text import TOKENIZER, Text
+from statetrack.lm.text import END, TOKENIZER, Text
 from statetrack.runs.files import (
     checksum,
     checksum_of,
@@ -31,9 +31,8 @@ from statetrack.runs.files import (
     write_json,
 )
 
-__all__ = ["END", "Source", "sources_of", "tokenize"]
+__all__ = ["Source", "sources_of", "tokenize"]
 
-END = "<|endoftext|>"
 JOB_BYTES = 2**25
 """Text of one job, and so of one shard."""
 SAMPLE_BYTES = 10**8
