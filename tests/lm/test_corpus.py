@@ -75,3 +75,14 @@ def test_what_cannot_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "code": 0
     }
     assert said[0].startswith("x is left out: ")
+
+
+def test_a_share_is_even_and_always_the_same() -> None:
+    texts = [(f"project{i % 2}", f"text {i:04} " * 10) for i in range(2000)]
+    size = sum(len(text) for _, text in texts)
+    some = corpus._share(texts, size / 4)
+    assert some == corpus._share(texts, size / 4)
+    assert 0.2 < sum(len(text) for _, text in some) / size < 0.3
+    for project in ("project0", "project1"):
+        assert 0.4 < sum(name == project for name, _ in some) / len(some) < 0.6
+    assert corpus._share(texts, size + 1.0) == texts

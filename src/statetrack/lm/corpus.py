@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,29 +70,37 @@ def gather(
 ) -> dict[str, int]:
     """Writes `out`/domain.jsonl; how many bytes of text each domain has.
 
-    A package that cannot be had is said and left out. `most_mb` bounds every package.
+    A package that cannot be had is said and left out. Of a package with more than `most_mb` about
+    as much is taken, evenly from all of its projects: a text is in or out by its own hash.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     sizes: dict[str, int] = {}
     for domain in dict.fromkeys(package.domain for package in packages):
         temporary = out / f".tmp-{domain}.jsonl"
+        sizes[domain] = 0
         with temporary.open("w", encoding="utf-8") as file:
             for package in (one for one in packages if one.domain == domain):
-                size = 0
                 try:
-                    for project, text in _texts(package):
-                        row = {"text": text, "project": project, "licence": package.licence}
-                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                        size += len(text)
-                        if most_mb is not None and size > most_mb * 1e6:
-                            break
+                    found = list(_texts(package))
                 except (OSError, subprocess.CalledProcessError) as error:
                     say(f"{package.name} is left out: {error}")
+                    continue
+                if most_mb is not None:
+                    found = _share(found, most_mb * 1e6)
+                for project, text in found:
+                    row = {"text": text, "project": project, "licence": package.licence}
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                size = sum(len(text) for _, text in found)
                 say(f"{domain}: {package.name} ({package.licence}), {size / 1e6:.1f} MB")
-                sizes[domain] = sizes.get(domain, 0) + size
+                sizes[domain] += size
         temporary.replace(out / f"{domain}.jsonl")
     return sizes
+
+
+def _share(texts: list[tuple[str, str]], most: float) -> list[tuple[str, str]]:
+    size = sum(len(text) for _, text in texts)
+    return [one for one in texts if zlib.crc32(one[1].encode()) * size < most * 2**32]
 
 
 def _texts(package: Package) -> Iterator[tuple[str, str]]:
