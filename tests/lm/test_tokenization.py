@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from statetrack.lm import Manifest, Text, sources_of, tokenize
+from statetrack.lm import Manifest, Text, sources_of, tokenization, tokenize
 from statetrack.lm.shards import Part
 from tests.lm import corpus
 
@@ -197,3 +197,20 @@ def test_mistakes(tmp_path: Path) -> None:
             tokenizer=corpus.with_end(),
             workers=0,
         )
+
+
+def test_the_sample_is_from_all_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long file a bit here and there, and of every domain by its size."""
+    monkeypatch.setattr(f"{MODULE}.SAMPLE_BYTES", 20_000)
+    monkeypatch.setattr(f"{MODULE}.SAMPLE_STEP", 2_000)
+    rows = [{"text": f"{i:04} " * 20, "project": f"p{i // 250}"} for i in range(1000)]
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": "x" * 120_000}) + "\n")
+    jobs = tokenization._jobs(sources_of([tmp_path / "many.jsonl", tmp_path / "one.jsonl"]))
+    sample = tokenization._sample(jobs, ("many/p3",), 0.0)
+    sizes = {kind: sum(len(t) for t in sample if (t[0] == "x") == kind) for kind in (True, False)}
+    assert sum(sizes.values()) == 20_000
+    assert 8_000 < sizes[False] < 12_000
+    numbers = {int(text[:4]) for text in sample if text[0] != "x"}
+    assert {number // 250 for number in numbers} == {0, 1, 2}

@@ -37,6 +37,8 @@ JOB_BYTES = 2**25
 """Text of one job, and so of one shard."""
 SAMPLE_BYTES = 10**8
 """Text that a tokenizer is trained on at most."""
+SAMPLE_STEP = 2**18
+"""Text of a .jsonl file that is taken for it at a time."""
 JOBS = ".jobs"
 TRAINED = f"{JOBS}/trained.json"
 SPLITS = ("train", "validation")
@@ -235,9 +237,9 @@ def _jobs(sources: Sequence[Source]) -> list[Job]:
     return jobs
 
 
-def _pieces(source: Source) -> Iterator[Piece]:
+def _pieces(source: Source, most: int = JOB_BYTES) -> Iterator[Piece]:
     size = source.path.stat().st_size
-    step = JOB_BYTES if source.path.suffix == ".jsonl" else max(size, 1)
+    step = most if source.path.suffix == ".jsonl" else max(size, 1)
     for start in range(0, max(size, 1), step):
         yield Piece(source, start, min(start + step, size))
 
@@ -275,22 +277,26 @@ def _is_held_out(source: Source, project: str, patterns: Sequence[str], share: f
 
 
 def _sample(jobs: Sequence[Job], patterns: Sequence[str], share: float) -> list[str]:
-    """Texts from all over the training split, `SAMPLE_BYTES` of them."""
-    pieces = [piece for job in jobs for piece in job.pieces]
+    """Texts from all over the training split, `SAMPLE_BYTES` of them, of a domain by its size."""
+    total = sum(job.size for job in jobs)
     found: list[str] = []
-    size = 0
-    for place in range(len(pieces)):
-        piece = pieces[permuted(place, len(pieces), "sample")]
-        try:
-            for text, project in _documents(piece):
-                if not _is_held_out(piece.source, project, patterns, share):
-                    found.append(text)
-                    size += len(text)
-        except UnicodeDecodeError:
-            continue
-        if size > SAMPLE_BYTES:
-            break
-    return found
+    for domain in dict.fromkeys(job.domain for job in jobs):
+        sources = {p.source: None for job in jobs if job.domain == domain for p in job.pieces}
+        pieces = [piece for source in sources for piece in _pieces(source, SAMPLE_STEP)]
+        size = sum(job.size for job in jobs if job.domain == domain)
+        left = min(size, round(SAMPLE_BYTES * size / total))
+        for place in range(len(pieces)):
+            piece = pieces[permuted(place, len(pieces), "sample")]
+            try:
+                for text, project in _documents(piece):
+                    if not _is_held_out(piece.source, project, patterns, share):
+                        found.append(text[:left])
+                        left -= len(found[-1])
+            except UnicodeDecodeError:
+                continue
+            if left <= 0:
+                break
+    return [text for text in found if text]
 
 
 def _do_all(
