@@ -7,6 +7,7 @@ that several blocks and segments are in play.
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,52 @@ else:
     @pytest.mark.slow
     @pytest.mark.parametrize("low", [-1.0, 0.0])
     def test_the_ends_of_selective_scans_range_are_exact(low: float) -> None:
+        expect_exact_ends("triton", low)
+
+    SELECTIVE = [case for case in CASES if case.op == "selective_scan"]
+    selective_cases = pytest.mark.parametrize(
+        "case", mostly_slow(SELECTIVE, fast=SELECTIVE[:1]), ids=str
+    )
+
+    @selective_cases
+    @pytest.mark.parametrize(
+        ("time", "state"), mostly_slow([(21, True), (16, False), (9, True)], fast=[(21, True)])
+    )
+    def test_selective_in_segments(
+        case: Case, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Forward in segments of 8 tokens and backward of 4; final states have gradients too."""
+        from statetrack.ops.selective import triton as selective
+
+        monkeypatch.setattr(selective, "_segment", segments_of(8, 4))
+        inputs = case.inputs(time, state=state)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @selective_cases
+    @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))
+    def test_pieces_of_selective_in_segments(
+        case: Case, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Segments end where a sequence does; some places for them stay empty, as sequences do."""
+        from statetrack.ops.selective import triton as selective
+
+        monkeypatch.setattr(selective, "_segment", segments_of(4, 8))
+        cuts = [[0, 17, 17, 18, 23], [0, 0, 3, 11, 23]]
+        expect_pieces(case, "triton", state=state, cuts=cuts)
+
+    def segments_of(forward: int, backward: int) -> Callable[..., int]:
+        """In the place of the function that chooses."""
+        from statetrack.ops.selective import triton as selective
+
+        sizes = {selective.FORWARD_PROGRAMS: forward, selective.BACKWARD_PROGRAMS: backward}
+        return lambda u, blocks, longest, wanted: sizes[wanted]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("low", [-1.0, 0.0])
+    def test_the_ends_are_exact_in_segments(low: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        from statetrack.ops.selective import triton as selective
+
+        monkeypatch.setattr(selective, "_segment", segments_of(4, 4))
         expect_exact_ends("triton", low)
 
     @pytest.mark.slow
@@ -364,7 +411,7 @@ else:
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         A, D = x["A"].detach()[None].requires_grad_(), x["D"].detach()[None].requires_grad_()
         args = (x["u"], x["delta"], A, x["B"], x["C"], D, -1.0, x["initial_state"], True)
-        torch.library.opcheck(registered.selective_scan_triton.default, (*args, None))
+        torch.library.opcheck(registered.selective_scan_triton.default, (*args, None, 2))
         case = next(case for case in CASES if case.op == "slstm_scan")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         R = x["R"].detach()[None].requires_grad_()
