@@ -63,23 +63,32 @@ def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
 
 
 @rows_and_pieces
+@pytest.mark.parametrize("segment", mostly_slow(["- -", "i32 i32"], fast=["i32 i32"]))
 @pytest.mark.parametrize(
     ("channels", "size"), mostly_slow([(256, 16), (3, 5), (1, 1)], fast=[(256, 16)])
 )
-def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
+def test_selective_fits_on_hopper(channels: int, size: int, segment: str, cut: str) -> None:
     import triton.language as tl
 
     from statetrack.ops.selective import triton as selective
 
     padded = selective.power_of_two(size)
     tile = {"N": size, "BC": selective._block(channels, size, 256), "BN": padded, "LOW": -1.0}
-    tile |= {"BC_token": 8 + 2 * size, "COMPUTE": tl.float32}
+    tile |= {"COMPUTE": tl.float32}
+    token = 8 + 2 * size
+    if segment != "- -":
+        types = f"*bf16 *bf16 *fp32 *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 {segment}"
+        for reverse in (False, True):
+            walk = {"w_token": token, "REVERSE": reverse}
+            stack, _ = for_hopper(selective._maps_kernel, types, 1, **tile, **walk)
+            assert stack == 0
+    tile |= {"BC_token": token}
     inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
-    types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32"
+    types = f"{inputs} *fp32 *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 {segment}"
     stack, _ = for_hopper(selective._forward_kernel, types, 1, **tile, SAVE=True)
     assert stack == 0
     types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - {cut}"
-    types += " i32 i32 i32 i32 i32"
+    types += f" i32 i32 i32 i32 i32 {segment}"
     stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, ASM=True)
     assert stack == 0
     tile["registers"] = selective.REGISTERS
@@ -138,6 +147,19 @@ def test_dplr_fits_on_hopper(size: int, cut: str) -> None:
 
 
 @rows_and_pieces
+@pytest.mark.parametrize("values", mostly_slow([1, 128], fast=[128]))
+def test_segments_join_on_hopper(values: int, cut: str) -> None:
+    import triton.language as tl
+
+    from statetrack.ops._triton import segments
+
+    types = f"*fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32 i32"
+    for reverse in (False, True):
+        tile = {"VALUES": values, "BLOCK": 256, "REVERSE": reverse, "COMPUTE": tl.float32}
+        assert for_hopper(segments._join_kernel, types, 2, **tile)[0] == 0
+
+
+@rows_and_pieces
 @pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
 def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     from statetrack.ops.linear_attention.triton import chunked as chunks
@@ -153,8 +175,10 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     keys, values, warps, _ = chunks._states_tile(size, size)
     for key, reverse in (("*fp32", False), (x, True)):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
-        types = f"{key} {x} *fp32 - {x} *fp32 {cut} i32 i32 i32 i32"
-        made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
+        for results in (f"- {x} - *fp32", f"*fp32 {x} - *fp32", "- - *fp32 *fp32"):
+            segment = "- -" if results.startswith(f"- {x}") else "i32 i32"
+            types = f"{key} {x} *fp32 {results} {cut} i32 i32 i32 i32 {segment}"
+            made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
     keys, values, warps, _ = chunks._outputs_tile(size, size)
     for key, reverse in ((x, False), ("*fp32", True)):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse}

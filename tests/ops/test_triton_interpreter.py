@@ -171,6 +171,30 @@ else:
         exact = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=exact, tol=2e-6)
 
+    @pytest.mark.parametrize(
+        "label", mostly_slow(["vector", "vector-long", "scalar-long"], fast=["vector-long"])
+    )
+    @pytest.mark.parametrize("state", mostly_slow([True, False], fast=[True]))
+    @pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+    def test_linear_attention_in_segments(
+        label: str, state: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Segments of two chunks, whose states are made all at once."""
+        from statetrack.ops.linear_attention.triton import choose, chunked
+
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
+        monkeypatch.setattr(chunked, "_segment", lambda tokens, longest, programs: 32)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        if packed:
+            cuts = [[0, 50, 50, 51, 70], [0, 0, 33, 35, 70]]
+            options = {"dtype": torch.float32, "error": 5e-6}
+            expect_pieces(case, "triton", state=state, cuts=cuts, **options)
+        else:
+            low = single(case.inputs(75, state=state))
+            exact = {name: x.double() for name, x in low.items()}
+            expect_match(case, low, "triton", exact=exact, tol=5e-6)
+
     @pytest.mark.parametrize("case", mostly_slow(INTERPRETABLE, fast=ONE_PER_OP), ids=str)
     @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))
     def test_pieces_at_once(case: Case, state: bool) -> None:

@@ -47,7 +47,7 @@ def segment_length(
     for the last one of a sequence, a whole `multiple`.
     """
     work = tokens * programs
-    if work >= enough * longest:
+    if work == 0 or work >= enough * longest:
         return None
     count = min(wanted * longest // work, longest // least)
     length = -(-longest // max(count, 1) // multiple) * multiple
@@ -75,7 +75,7 @@ def segment_at(offsets_ptr, at, T, P, places, L):
     return row, row * P + s, index, begin, tokens, last
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "L"])
 @no_type_check
 def _join_kernel(
     product_ptr,

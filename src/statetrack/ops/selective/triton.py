@@ -142,7 +142,7 @@ def _walk(offsets_ptr, unit, time, P, places, segment):
     return sequence, row, first, T, slot, index, last
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _maps_kernel(
     x_ptr,
@@ -174,10 +174,10 @@ def _maps_kernel(
     at = c[:, None] * N + n[None, :]
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
-    sequence, row, first, T, _, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
+    b, row, first, T, slot, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
     if (index == 0) if REVERSE else last:  # nothing comes after it
         return
-    group = sequence // rows_per_group
+    group = b // rows_per_group
     token = row * time + first
     x_ptr += token * channels
     delta_ptr += token * channels
@@ -196,21 +196,19 @@ def _maps_kernel(
         next_x = load_four(x_ptr, ahead, T, channels, channels, c, COMPUTE)
         next_delta = load_four(delta_ptr, ahead, T, channels, channels, c, COMPUTE)
         next_w = load_four(w_ptr, ahead, T, w_token, N, n, COMPUTE)
-        for j in tl.static_range(4):
-            k: tl.constexpr = 3 - j if REVERSE else j
+        for j in tl.static_range(3 if REVERSE else 0, -1 if REVERSE else 4, -1 if REVERSE else 1):
+            a, E = _eigenvalue(delta[j], log2_decay, LOW)
             if REVERSE:
-                a, _ = _eigenvalue(delta[k], log2_decay, LOW)
-                h = a * (h + x[k][:, None] * w[k][None, :])
+                h = a * (h + x[j][:, None] * w[j][None, :])
             else:
-                a, _ = _eigenvalue(delta[k], log2_decay, LOW)
-                h = a * h + (delta[k] * x[k])[:, None] * w[k][None, :]
+                h = a * h + (delta[j] * x[j])[:, None] * w[j][None, :]
             product *= a
         x, delta, w = next_x, next_delta, next_w
     tl.store(product_ptr + unit * size + at, product, mask=inside)
     tl.store(added_ptr + unit * size + at, h, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _forward_kernel(
     u_ptr,
@@ -247,7 +245,7 @@ def _forward_kernel(
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
 
-    b, row, first, T, slot, _, last = _walk(offsets_ptr, unit, time, P, places, segment)
+    b, row, first, T, slot, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
     group = b // rows_per_group
     token = row * time + first
     u_ptr += token * channels
@@ -309,7 +307,7 @@ def _step_back(dh, dA, dD, before, after, E, u, delta, log2_decay, B, C, D, dy, 
     return dh, dA, dD + dy * u, du, ddelta, dB, dC
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _backward_kernel(
     u_ptr,
@@ -357,7 +355,7 @@ def _backward_kernel(
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
 
-    b, row, first, T, slot, index, _ = _walk(offsets_ptr, unit, time, P, places, segment)
+    b, row, first, T, slot, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
     group = b // rows_per_group
     token = row * time + first
     u_ptr += token * channels

@@ -56,7 +56,8 @@ def _forward(
     q, k, v, decay, scale, initial_state = inputs
     if runs_in_chunks(k, v, state.dtype, longest):
         saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v, offsets)
-        chunked.forward(q, k, v, decay, scale, initial_state, offsets, y, state, saved)
+        given = (q, k, v, decay, scale, initial_state, offsets, longest)
+        chunked.forward(*given, y, state, saved)
     else:
         recurrent.forward(inputs, offsets, y, state, kept, save)
     return results
@@ -101,7 +102,7 @@ def _backward(
     first = torch.empty_like(state) if initial_state is None else dstart
     saved = chunked.Saved(kept, scores, query, key_after, total)
     given = (dy, dstate, dq, dk, dv, ddecay, first)
-    chunked.backward(q, k, v, decay, scale, offsets, saved, *given)
+    chunked.backward(q, k, v, decay, scale, offsets, longest, saved, *given)
     return grads
 
 

@@ -18,8 +18,9 @@ the block to its left, the suffix of a left block with that of the block to its 
     ends     dQ = scale dy H_nᵀ, dK = v G_nᵀ and dtotal = Σ_value G_n ∘ H_n
     gates    dq, dk and da: up the tree once more and down again
 
-All but `states` work on all chunks at once. A chunk holds tokens of one sequence: where a row holds
-P of them (`Packing`), it has N = ⌈T/C⌉ + P - 1 places for chunks (_triton/rows.py).
+All but `states` work on all chunks at once; few long sequences are cut into segments for it
+(_triton/segments.py). A chunk holds tokens of one sequence: where a row holds P of them
+(`Packing`), it has N = ⌈T/C⌉ + P - 1 places for chunks (_triton/rows.py).
 
 Precision. The state is float32 wherever a later state is made of it, and products that make one
 have both factors good to 16 bits at least; so does everything for float32 inputs (three TF32
@@ -38,11 +39,15 @@ from torch import Tensor
 from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.rows import chunk_at, first_chunk, place
 from statetrack.ops._triton.runtime import on_device_of, power_of_two
+from statetrack.ops._triton.segments import join, places, segment_at, segment_length
 from statetrack.ops.packing import in_a_row
 
 __all__ = ["Saved", "backward", "forward", "saved"]
 
 CHUNK = 32  # tokens
+ENOUGH = 256  # programs for states that are not worth cutting in time
+PROGRAMS = 2 * 132  # wanted of those that are
+SHORTEST = 8  # chunks of a segment
 
 
 class Saved(NamedTuple):
@@ -171,7 +176,7 @@ def _scores_kernel(
     tl.store(scores_ptr + (at_chunk * C + r) * C + c, scores)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _states_kernel(
     x_ptr,
@@ -179,12 +184,15 @@ def _states_kernel(
     total_ptr,
     start_ptr,
     states_ptr,
+    product_ptr,
     last_ptr,
     offsets_ptr,
     T,
     P,
     H,
     chunks,
+    places,
+    segment,
     K: tl.constexpr,
     V: tl.constexpr,
     C: tl.constexpr,
@@ -196,30 +204,51 @@ def _states_kernel(
 ):
     """State ← Diag(total) state + scale · xᵀ w over the chunks; `states` keeps what each chunk met.
 
+    Of a sequence, or of a segment where `segment` is not None: `start` has a state for each of
+    them, `last` for each sequence. Without `states`, the map of each segment: `product`, `last`.
     SPLIT: w is bfloat16, and x, if it is not, goes in as the sum of two bfloat16 numbers.
     """
     blocks: tl.constexpr = (V + BV - 1) // BV
     tiles: tl.constexpr = (K + BK - 1) // BK * blocks
-    head = (tl.program_id(0) // tiles).to(tl.int64)  # of a sequence
+    unit = (tl.program_id(0) // tiles).to(tl.int64)  # a head of a sequence, or of a segment
     tile = tl.program_id(0) % tiles
     keys = tile // blocks * BK + tl.arange(0, BK)
     values = tile % blocks * BV + tl.arange(0, BV)
-    row, begin, length = place(offsets_ptr, head // H, T, P)
+    if segment is None:
+        h = unit % H
+        sequence = unit // H
+        row, begin, length = place(offsets_ptr, sequence, T, P)
+        lowest = (row * H + h) * chunks + first_chunk(begin, sequence - row * P, C)
+        end = True  # of the sequence, in this direction
+    else:
+        h = unit // places % H
+        at_place = unit // places // H * places + unit % places
+        row, sequence, index, begin, length, end = segment_at(
+            offsets_ptr, at_place, T, P, places, segment
+        )
+        lowest = (row * H + h) * chunks + index * segment // C
+        lowest += first_chunk(begin - index * segment, sequence - row * P, C)
+        if REVERSE:
+            end = index == 0
+        if states_ptr is None:
+            if end:  # nothing comes after it
+                return
     count = tl.cdiv(length, C)
-    lowest = (row * H + head % H) * chunks + first_chunk(begin, head // H - row * P, C)
     tokens = tl.arange(0, C)
     in_k = keys < K
     at = keys[:, None] * V + values[None, :]
     inside = in_k[:, None] & (values < V)[None, :]
-    w_ptr += ((row * T + begin) * H + head % H) * V
+    w_ptr += ((row * T + begin) * H + h) * V
 
     state = tl.zeros([BK, BV], tl.float32)
+    product = tl.full([BK], 1.0, tl.float32)
     if start_ptr is not None:
-        state += tl.load(start_ptr + head * K * V + at, mask=inside, other=0.0).to(tl.float32)
+        state += tl.load(start_ptr + unit * K * V + at, mask=inside, other=0.0).to(tl.float32)
     for step in range(count):
         chunk = count - 1 - step if REVERSE else step
         at_chunk = lowest + chunk
-        tl.store(states_ptr + at_chunk * K * V + at, state, mask=inside)
+        if states_ptr is not None:
+            tl.store(states_ptr + at_chunk * K * V + at, state, mask=inside)
         x_at = x_ptr + (at_chunk * C + tokens[None, :]) * K + keys[:, None]
         x = tl.load(x_at, mask=in_k[:, None], other=0.0)
         w = _rows(w_ptr, chunk * C + tokens, length, H * V, values, V, 0.0)
@@ -233,7 +262,15 @@ def _states_kernel(
         else:
             added = _product(x, w, "tf32x3")
         state = total[:, None] * state + SCALE * added
-    tl.store(last_ptr + head * K * V + at, state, mask=inside)
+        if states_ptr is None:
+            product *= total
+    if states_ptr is None:
+        tl.store(last_ptr + unit * K * V + at, state, mask=inside)
+        if tile % blocks == 0:
+            tl.store(product_ptr + unit * K + keys, product, mask=in_k)
+    else:
+        if end:
+            tl.store(last_ptr + (sequence * H + h) * K * V + at, state, mask=inside)
 
 
 @triton.jit
@@ -499,6 +536,7 @@ def forward(
     scale: float,
     initial_state: Tensor | None,
     offsets: Tensor | None,
+    longest: int,
     y: Tensor,
     state: Tensor,
     kept: Saved,
@@ -507,7 +545,7 @@ def forward(
     precision = _precision(q, k, v)
     with on_device_of(q):
         run_scores(q, k, decay, offsets, kept, precision)
-        ends = (initial_state, offsets, kept.states, state)
+        ends = (initial_state, offsets, kept.states, state, longest)
         run_states(kept.key, v, kept.total, *ends, 1.0, reverse=False)
         run_outputs(kept.query, kept.scores, v, offsets, kept.states, y, scale, precision, False)
 
@@ -519,6 +557,7 @@ def backward(
     decay: Tensor,
     scale: float,
     offsets: Tensor | None,
+    longest: int,
     kept: Saved,
     dy: Tensor,
     dfinal: Tensor,
@@ -534,7 +573,7 @@ def backward(
     states, scores, query, key = (torch.empty_like(x, dtype=half) for x in kept[:-1])
     dkept = Saved(states, scores, query, key, torch.empty_like(kept.total))
     with on_device_of(q):
-        ends = (dfinal, offsets, dkept.states, dstart)
+        ends = (dfinal, offsets, dkept.states, dstart, longest)
         run_states(kept.query, dy, kept.total, *ends, scale, reverse=True)
         run_outputs(kept.key, kept.scores, dy, offsets, dkept.states, dv, scale, precision, True)
         run_pairs_and_ends(v, dy, scale, offsets, kept, dkept, precision)
@@ -578,36 +617,45 @@ def run_states(
     offsets: Tensor | None,
     states: Tensor,
     last: Tensor,
+    longest: int,
     scale: float,
     *,
     reverse: bool,
 ) -> None:
-    _, heads, chunks, key, value = states.shape
+    batch, heads, chunks, key, value = states.shape
+    time = w.shape[1]
     keys, values, warps, stages = _states_tile(key, value)
-    launch(
-        _states_kernel,
-        (triton.cdiv(key, keys) * triton.cdiv(value, values) * len(last) * heads,),
-        x,
-        w,
-        total,
-        start,
-        states,
-        last,
-        offsets,
-        w.shape[1],
-        in_a_row(offsets),
-        heads,
-        chunks,
-        K=key,
-        V=value,
-        C=CHUNK,
-        BK=keys,
-        BV=values,
-        SCALE=scale,
-        REVERSE=reverse,
-        SPLIT=w.dtype == torch.bfloat16,
-        num_warps=warps,
-        num_stages=stages,
+    tiles = triton.cdiv(key, keys) * triton.cdiv(value, values)
+    tile = {"K": key, "V": value, "C": CHUNK, "BK": keys, "BV": values, "SCALE": scale}
+    tile |= {"REVERSE": reverse, "SPLIT": w.dtype == torch.bfloat16}
+    tile |= {"num_warps": warps, "num_stages": stages}
+    segment = _segment(batch * time, longest, heads * tiles)
+    units, count = len(last) * heads, None
+    if segment is not None:
+        count = places(time, offsets, segment)
+        units = batch * heads * count
+        product = total.new_empty(batch, heads, count, key)
+        begins = total.new_empty(batch, heads, count, key, value)
+        sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
+        given = (x, w, total, None, None, product, begins, *sizes)
+        launch(_states_kernel, (tiles * units,), *given, **tile)
+        join(product, begins, start, offsets, time, segment, reverse=reverse)
+        start = begins
+    sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
+    given = (x, w, total, start, states, None, last, *sizes)
+    launch(_states_kernel, (tiles * units,), *given, **tile)
+
+
+def _segment(tokens: int, longest: int, programs: int) -> int | None:
+    """Tokens of a segment, None where sequences are not cut."""
+    return segment_length(
+        tokens,
+        longest,
+        programs,
+        enough=ENOUGH,
+        wanted=PROGRAMS,
+        multiple=CHUNK,
+        least=SHORTEST * CHUNK,
     )
 
 

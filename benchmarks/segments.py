@@ -1,0 +1,279 @@
+"""Few long sequences, cut in time or walked from end to end: checked, then timed.
+
+    PYTHONPATH=src python benchmarks/segments.py [--only selective] [--no-peers] [--out FILE]
+
+Every op is compared with float64 on the GPU at a length at which it is cut, and then timed as the
+replay of a CUDA graph without cuts (`whole`) and with several numbers of programs wanted. Peers
+that are not importable are left out.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack import ops
+
+Run = Callable[[dict[str, Tensor]], Tensor]
+BF16 = torch.bfloat16
+MULTIPROCESSORS = 132
+
+
+@contextmanager
+def settings(module: ModuleType, **values: Any) -> Iterator[None]:
+    """Constants of a kernel module, changed for a while."""
+    before = {name: getattr(module, name) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+# ------------------------------------------------------------------------------------- work
+
+
+def selective_inputs(b: int, t: int, c: int, n: int) -> dict[str, Tensor]:
+    return {
+        "u": torch.randn(b, t, c, device="cuda", dtype=BF16),
+        "delta": torch.rand(b, t, c, device="cuda").to(BF16),
+        "A": -4 * torch.rand(c, n, device="cuda"),
+        "B": torch.randn(b, t, n, device="cuda", dtype=BF16),
+        "C": torch.randn(b, t, n, device="cuda", dtype=BF16),
+        "D": torch.randn(c, device="cuda"),
+    }
+
+
+def selective(x: dict[str, Tensor]) -> Tensor:
+    return ops.selective_scan(**x, low=-1.0, backend="triton")[0]
+
+
+def attention_inputs(b: int, t: int, h: int, k: int, v: int, gate: str) -> dict[str, Tensor]:
+    """Gates of either sign near one, so that a segment is not forgotten in the next."""
+    gates = k if gate == "key" else 1
+    size = 1 - torch.rand(b, t, h, gates, device="cuda") / 16
+    return {
+        "q": torch.randn(b, t, h, k, device="cuda", dtype=BF16),
+        "k": torch.randn(b, t, h, k, device="cuda", dtype=BF16) / k**0.5,
+        "v": torch.randn(b, t, h, v, device="cuda", dtype=BF16),
+        "decay": (size * torch.randn_like(size).sign()).to(BF16),
+    }
+
+
+def attention(x: dict[str, Tensor]) -> Tensor:
+    return ops.linear_attention(**x, backend="triton")[0]
+
+
+def fla_peers(gate: str) -> dict[str, Run]:
+    """fla knows no signs: it gets the logarithms of the sizes of the same gates."""
+    try:
+        from fla.ops.gla import chunk_gla
+        from fla.ops.simple_gla import chunk_simple_gla
+    except ImportError:
+        return {}
+
+    def gla(x: dict[str, Tensor]) -> Tensor:
+        decay = x["decay"].expand_as(x["k"]) if gate == "head" else x["decay"]
+        return chunk_gla(x["q"], x["k"], x["v"], decay, scale=1.0)[0]
+
+    def simple(x: dict[str, Tensor]) -> Tensor:
+        return chunk_simple_gla(x["q"], x["k"], x["v"], x["decay"][..., 0], scale=1.0)[0]
+
+    return {"fla chunk_gla": gla} if gate == "key" else {"fla chunk_simple_gla": simple}
+
+
+def for_peer(x: dict[str, Tensor]) -> dict[str, Tensor]:
+    return x | {"decay": x["decay"].float().abs().log().to(BF16)}
+
+
+# ------------------------------------------------------------------------------------- measuring
+
+
+def errors(run: Run, x: dict[str, Tensor], module: ModuleType) -> dict[str, float]:
+    """Relative errors of the output and of all gradients against float64, token by token."""
+    low = {name: t.clone().requires_grad_() for name, t in x.items()}
+    wide = {name: t.double().requires_grad_() for name, t in x.items()}
+    y = run(low)
+    dy = torch.randn_like(y)
+    found = [y, *torch.autograd.grad(y, list(low.values()), dy)]
+    with settings(module, ENOUGH=0):
+        want = run(wide)
+        expected = [want, *torch.autograd.grad(want, list(wide.values()), dy.double())]
+    return {
+        name: ((a.double() - b).norm() / b.norm()).item()
+        for name, a, b in zip(["y", *x], found, expected, strict=True)
+    }
+
+
+def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """The first capture of a backward in a process was seen to fail, the second to work."""
+    for last in (False, True):
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                step()
+            return graph
+        except RuntimeError:
+            torch.cuda.synchronize()
+            if last:
+                raise
+    raise AssertionError
+
+
+def graph_ms(step: Callable[[], object], repeats: int) -> float:
+    """Median milliseconds of one replay; the working set is larger than any cache."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            step()
+    torch.cuda.synchronize()
+    graph = captured(step)
+    for _ in range(2):
+        graph.replay()
+    marks = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        marks.append((start, end))
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in marks)
+
+
+def timed(run: Run, x: dict[str, Tensor], repeats: int) -> dict[str, float]:
+    leaves = {name: t.detach().requires_grad_() for name, t in x.items()}
+    dy = torch.randn_like(run(x))
+
+    def forward() -> None:
+        with torch.no_grad():
+            run(x)
+
+    def both() -> None:
+        torch.autograd.grad(run(leaves), list(leaves.values()), dy)
+
+    return {
+        "forward": graph_ms(forward, repeats),
+        "forward+backward": graph_ms(both, repeats),
+    }
+
+
+class Table:
+    """Rows, printed as they come and kept in a file."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.rows = out, []
+        import triton
+
+        self.about = {
+            "device": torch.cuda.get_device_name(),
+            "versions": {"torch": torch.__version__, "triton": triton.__version__},
+            "date": datetime.date.today().isoformat(),
+        }
+
+    def time(self, work: str, who: str, run: Run, x: dict[str, Tensor], repeats: int) -> None:
+        began = time.perf_counter()
+        try:
+            found = timed(run, x, repeats)
+        except Exception as error:
+            print(f"{work:44s} {who:34s} {type(error).__name__}: {str(error)[:90]}", flush=True)
+            return
+        seconds = time.perf_counter() - began
+        both = " / ".join(f"{ms:8.3f}" for ms in found.values())
+        print(f"{work:44s} {who:34s} {both} ms   ({seconds:.1f} s)", flush=True)
+        for phase, ms in found.items():
+            row = {"work": work, "phase": phase, "who": who, "mode": "graph", "ms": ms}
+            self.rows.append(row | self.about)
+        self.out.write_text(json.dumps(self.rows, indent=1) + "\n")
+
+    def check(self, work: str, found: dict[str, float], tolerance: float) -> None:
+        worst = max(found, key=lambda name: found[name])
+        ok = all(error < tolerance for error in found.values())
+        print(f"{work:44s} {'ok' if ok else 'WRONG'}: worst {worst} {found[worst]:.1e}", flush=True)
+        self.rows += [
+            {"work": work, "phase": "error", "who": name, "error": error} | self.about
+            for name, error in found.items()
+        ]
+        self.out.write_text(json.dumps(self.rows, indent=1) + "\n")
+
+
+def selective_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
+    from statetrack.ops.selective import triton as kernels
+
+    x = selective_inputs(1, 4000, 256, 16)
+    table.check("selective_scan B1 T4000 C256 N16 bf16", errors(selective, x, kernels), 1e-2)
+    x = {name: t.float() for name, t in x.items()}
+    table.check("selective_scan B1 T4000 C256 N16 fp32", errors(selective, x, kernels), 2e-5)
+    for size in sizes:
+        work = "selective_scan B{} T{} C{} N{} bf16".format(*size)
+        x = selective_inputs(*size)
+        table.time(work, "ours", selective, x, repeats)
+        if size[0] * size[2] // 16 >= kernels.ENOUGH:
+            continue
+        with settings(kernels, ENOUGH=0):
+            table.time(work, "ours, whole", selective, x, repeats)
+        for each in (8, 12, 16, 24, 32):
+            wanted = each * MULTIPROCESSORS
+            with settings(kernels, FORWARD_PROGRAMS=wanted, BACKWARD_PROGRAMS=wanted):
+                table.time(work, f"ours, {each} programs", selective, x, repeats)
+        with settings(kernels, REGISTERS=128, BACKWARD_PROGRAMS=16 * MULTIPROCESSORS):
+            table.time(work, "ours, 128 registers backward", selective, x, repeats)
+
+
+def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int, peers: bool) -> None:
+    from statetrack.ops.linear_attention.triton import chunked
+
+    for gate in ("key", "head"):
+        x = attention_inputs(1, 4096, 2, 128, 128, gate)
+        found = errors(attention, x, chunked)
+        table.check(f"linear_attention B1 T4096 H2, gate per {gate}", found, 1e-2)
+        for size in sizes:
+            work = "linear_attention B{} T{} H{} K{} V{} bf16".format(*size) + f", gate per {gate}"
+            x = attention_inputs(*size, gate)
+            table.time(work, "ours", attention, x, repeats)
+            if size[0] * size[2] < MULTIPROCESSORS:
+                with settings(chunked, ENOUGH=0):
+                    table.time(work, "ours, whole", attention, x, repeats)
+                for each in (1, 3, 4, 6):
+                    with settings(chunked, PROGRAMS=each * MULTIPROCESSORS):
+                        table.time(work, f"ours, {each} programs", attention, x, repeats)
+            for who, run in (fla_peers(gate) if peers else {}).items():
+                table.time(work, who, run, for_peer(x), repeats)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="selective or linear_attention")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--peers", type=Path, help="folder that holds the package fla")
+    parser.add_argument("--repeats", type=int, default=10)
+    today = datetime.date.today().isoformat()
+    results = Path(__file__).parent / "results"
+    parser.add_argument("--out", type=Path, default=results / f"gpu_segments_{today}.json")
+    args = parser.parse_args()
+    if args.peers is not None:
+        sys.path.insert(0, str(args.peers))
+    torch.manual_seed(0)
+    table = Table(args.out)
+    if args.only in "selective":
+        selective_rows(table, [(8, 2048, 2048, 16), (1, 32768, 2048, 16)], args.repeats)
+    if args.only in "linear_attention":
+        sizes = [(1, 65536, 16, 128, 128), (8, 4096, 32, 128, 64), (8, 4096, 16, 128, 128)]
+        attention_rows(table, sizes, args.repeats, not args.no_peers)
+
+
+if __name__ == "__main__":
+    main()
