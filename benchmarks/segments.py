@@ -27,6 +27,17 @@ from statetrack import ops
 Run = Callable[[dict[str, Tensor]], Tensor]
 BF16 = torch.bfloat16
 MULTIPROCESSORS = 132
+TILES = [  # keys, values, warps and stages of the kernels for one gate per head
+    ("_outputs_tile", (64, 128, 8, 2)),
+    ("_outputs_tile", (64, 64, 4, 2)),
+    ("_outputs_tile", (64, 128, 4, 3)),
+    ("_states_tile", (64, 64, 4, 3)),
+    ("_states_tile", (64, 128, 8, 2)),
+    ("_states_tile", (64, 128, 4, 3)),
+    ("_gradients_tile", (64, 64, 4, 2)),
+    ("_gradients_tile", (64, 128, 8, 1)),
+    ("_gradients_tile", (32, 64, 8, 2)),
+]
 
 
 @contextmanager
@@ -234,22 +245,26 @@ def selective_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
 
 
 def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int, peers: bool) -> None:
-    from statetrack.ops.linear_attention.triton import chunked
+    from statetrack.ops.linear_attention.triton import chunked, scalar
 
-    for gate in ("key", "head"):
+    for gate, module in (("head", scalar), ("key", chunked)):
         x = attention_inputs(1, 4096, 2, 128, 128, gate)
-        found = errors(attention, x, chunked)
+        found = errors(attention, x, module)
         table.check(f"linear_attention B1 T4096 H2, gate per {gate}", found, 1e-2)
         for size in sizes:
             work = "linear_attention B{} T{} H{} K{} V{} bf16".format(*size) + f", gate per {gate}"
             x = attention_inputs(*size, gate)
             table.time(work, "ours", attention, x, repeats)
             if size[0] * size[2] < MULTIPROCESSORS:
-                with settings(chunked, ENOUGH=0):
+                with settings(module, ENOUGH=0):
                     table.time(work, "ours, whole", attention, x, repeats)
                 for each in (1, 3, 4, 6):
-                    with settings(chunked, PROGRAMS=each * MULTIPROCESSORS):
+                    with settings(module, PROGRAMS=each * MULTIPROCESSORS):
                         table.time(work, f"ours, {each} programs", attention, x, repeats)
+            if gate == "head" and size[2:] == (16, 128, 128):
+                for name, tile in TILES:
+                    with settings(scalar, **{name: lambda *_, tile=tile: tile}):
+                        table.time(work, f"{name}{tile}", attention, x, repeats)
             for who, run in (fla_peers(gate) if peers else {}).items():
                 table.time(work, who, run, for_peer(x), repeats)
 

@@ -151,9 +151,17 @@ else:
         inputs = case.inputs(time)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    def use_chunks_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the forms of linear attention for long sequences, taken at any length."""
+        from statetrack.ops.linear_attention.triton import choose, chunked, scalar
+
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
+        monkeypatch.setattr(scalar, "CHUNK_FLOAT32", 16)
+
     @pytest.mark.parametrize(
         "label",
-        mostly_slow(["vector", "scalar", "vector-long", "scalar-long"], fast=["vector"]),
+        mostly_slow(["vector", "scalar", "vector-long", "scalar-long"], fast=["vector", "scalar"]),
     )
     @pytest.mark.parametrize(
         ("time", "state"), mostly_slow([(1, True), (16, False), (37, True)], fast=[(16, False)])
@@ -162,10 +170,7 @@ else:
         label: str, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The form for long sequences, which computes in float32: up to three chunks here."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         low = single(case.inputs(time, state=state))
         exact = {name: x.double() for name, x in low.items()}
@@ -180,11 +185,11 @@ else:
         label: str, state: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Segments of two chunks, whose states are made all at once."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
+        from statetrack.ops.linear_attention.triton import chunked, scalar
 
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         monkeypatch.setattr(chunked, "_segment", lambda tokens, longest, programs: 32)
+        monkeypatch.setattr(scalar, "_segment", lambda tokens, longest, programs, chunk: 32)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         if packed:
             cuts = [[0, 50, 50, 51, 70], [0, 0, 33, 35, 70]]
@@ -221,20 +226,14 @@ else:
     )
     def test_pieces_in_chunks(label: str, state: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Chunks end where a sequence does; there are places for chunks that stay empty."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         cuts = [[0, 33, 33, 34, 40], [0, 0, 7, 23, 40]]
         expect_pieces(case, "triton", state=state, cuts=cuts, dtype=torch.float32, error=5e-6)
 
     @pytest.mark.slow
     def test_pieces_in_chunks_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         expect_no_leak(next(c for c in CASES if c.op == "linear_attention"), "triton")
 
     def energy(y: torch.Tensor) -> torch.Tensor:
@@ -271,10 +270,7 @@ else:
     @pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
     def test_nan_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A NaN shows from its token on, not in the tokens of its chunk before it."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         case = next(c for c in CASES if c.op == "linear_attention")
         inputs = single(case.inputs(20))
         inputs[name][0, 9] = torch.nan

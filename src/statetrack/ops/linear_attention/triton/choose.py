@@ -1,12 +1,13 @@
-"""`linear_attention`: which kernels run it. Both forms compute the same function.
+"""`linear_attention`: which kernels run it. All compute the same function.
 
-| state   | K·V       | longest    | q, k, v                           | kernels      |
-|---------|-----------|------------|-----------------------------------|--------------|
-| float32 | from 1024 | above 256  | any                               | chunked.py   |
-| float32 | from 1024 | from 32    | half precision, T·K·V from 2^19   | chunked.py   |
-| anything else |     |            |                                   | recurrent.py |
+| state   | K·V       | longest    | q, k, v                           | kernels       |
+|---------|-----------|------------|-----------------------------------|---------------|
+| float32 | from 1024 | above 256  | any                               | in chunks     |
+| float32 | from 1024 | from 32    | half precision, T·K·V from 2^19   | in chunks     |
+| anything else |     |            |                                   | recurrent.py  |
 
-`longest` is the number of tokens T of the longest sequence. Both take packed sequences.
+`longest` is the number of tokens T of the longest sequence. In chunks are two: scalar.py for one
+gate per head, chunked.py for one per key. All take packed sequences.
 Why, in numbers: ../README.md.
 """
 
@@ -17,7 +18,7 @@ from statetrack.ops._register import differentiable_op, empty_grads
 from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import check_version, contiguous
 from statetrack.ops.linear_attention.spec import SPEC, Inputs
-from statetrack.ops.linear_attention.triton import chunked, recurrent
+from statetrack.ops.linear_attention.triton import chunked, recurrent, scalar
 from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["linear_attention", "runs_in_chunks"]
@@ -54,24 +55,29 @@ def _forward(
         return results
     inputs, offsets = _contiguous(inputs), contiguous(offsets)
     q, k, v, decay, scale, initial_state = inputs
-    if runs_in_chunks(k, v, state.dtype, longest):
-        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v, offsets)
-        given = (q, k, v, decay, scale, initial_state, offsets, longest)
-        chunked.forward(*given, y, state, saved)
-    else:
+    given = (q, k, v, decay, scale, initial_state, offsets, longest)
+    if not runs_in_chunks(k, v, state.dtype, longest):
         recurrent.forward(inputs, offsets, y, state, kept, save)
+    elif decay.shape[-1] == 1:
+        states = kept if save else scalar.saved(q, k, v, offsets)
+        scalar.forward(*given, y, state, states)
+    else:
+        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v, offsets)
+        chunked.forward(*given, y, state, saved)
     return results
 
 
 def _empty(inputs: Inputs, save: bool, offsets: Tensor | None, longest: int) -> tuple[Tensor, ...]:
-    """The results and what is saved: states alone by the recurrence, `chunked.Saved` in chunks."""
+    """The results and what is saved: states alone, or `chunked.Saved`."""
     y, state = SPEC.empty(inputs, in_a_row(offsets))
     nothing = [state.new_empty(0) for _ in chunked.Saved._fields]
     if not save:
         return y, state, *nothing
-    if runs_in_chunks(inputs.k, inputs.v, state.dtype, longest):
-        return y, state, *chunked.saved(inputs.q, inputs.k, inputs.v, offsets)
-    return y, state, recurrent.empty_kept(inputs, state), *nothing[1:]
+    if not runs_in_chunks(inputs.k, inputs.v, state.dtype, longest):
+        return y, state, recurrent.empty_kept(inputs, state), *nothing[1:]
+    if inputs.decay.shape[-1] == 1:
+        return y, state, scalar.saved(inputs.q, inputs.k, inputs.v, offsets), *nothing[1:]
+    return y, state, *chunked.saved(inputs.q, inputs.k, inputs.v, offsets)
 
 
 def _backward(
@@ -100,9 +106,12 @@ def _backward(
         return grads
     dq, dk, dv, ddecay, dstart, _ = grads
     first = torch.empty_like(state) if initial_state is None else dstart
-    saved = chunked.Saved(kept, scores, query, key_after, total)
-    given = (dy, dstate, dq, dk, dv, ddecay, first)
-    chunked.backward(q, k, v, decay, scale, offsets, longest, saved, *given)
+    given = (q, k, v, decay, scale, offsets, longest)
+    results = (dy, dstate, dq, dk, dv, ddecay, first)
+    if decay.shape[-1] == 1:
+        scalar.backward(*given, kept, *results)
+    else:
+        chunked.backward(*given, chunked.Saved(kept, scores, query, key_after, total), *results)
     return grads
 
 

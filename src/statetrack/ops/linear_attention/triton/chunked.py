@@ -176,6 +176,34 @@ def _scores_kernel(
     tl.store(scores_ptr + (at_chunk * C + r) * C + c, scores)
 
 
+@triton.jit
+@no_type_check
+def span(offsets_ptr, unit, T, P, H, chunks, places, segment, C: tl.constexpr, REVERSE):
+    """Where a program for states walks: along a head of a sequence, or of a segment of one.
+
+    (head of the sequence, first token of the head, number of tokens, place of the first chunk,
+    whether it comes last in its direction). `places` are those for segments in a row.
+    """
+    if segment is None:
+        head = unit
+        h = unit % H
+        row, begin, length = place(offsets_ptr, unit // H, T, P)
+        lowest = (row * H + h) * chunks + first_chunk(begin, unit // H - row * P, C)
+        end = True
+    else:
+        h = unit // places % H
+        at = unit // places // H * places + unit % places
+        row, sequence, index, begin, length, end = segment_at(
+            offsets_ptr, at, T, P, places, segment
+        )
+        head = sequence * H + h
+        lowest = (row * H + h) * chunks + index * segment // C
+        lowest += first_chunk(begin - index * segment, sequence - row * P, C)
+        if REVERSE:
+            end = index == 0
+    return head, (row * T + begin) * H + h, length, lowest, end
+
+
 @triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _states_kernel(
@@ -214,31 +242,18 @@ def _states_kernel(
     tile = tl.program_id(0) % tiles
     keys = tile // blocks * BK + tl.arange(0, BK)
     values = tile % blocks * BV + tl.arange(0, BV)
-    if segment is None:
-        h = unit % H
-        sequence = unit // H
-        row, begin, length = place(offsets_ptr, sequence, T, P)
-        lowest = (row * H + h) * chunks + first_chunk(begin, sequence - row * P, C)
-        end = True  # of the sequence, in this direction
-    else:
-        h = unit // places % H
-        at_place = unit // places // H * places + unit % places
-        row, sequence, index, begin, length, end = segment_at(
-            offsets_ptr, at_place, T, P, places, segment
-        )
-        lowest = (row * H + h) * chunks + index * segment // C
-        lowest += first_chunk(begin - index * segment, sequence - row * P, C)
-        if REVERSE:
-            end = index == 0
-        if states_ptr is None:
-            if end:  # nothing comes after it
-                return
+    head, token, length, lowest, end = span(
+        offsets_ptr, unit, T, P, H, chunks, places, segment, C, REVERSE
+    )
+    if states_ptr is None:
+        if end:  # nothing comes after it
+            return
     count = tl.cdiv(length, C)
     tokens = tl.arange(0, C)
     in_k = keys < K
     at = keys[:, None] * V + values[None, :]
     inside = in_k[:, None] & (values < V)[None, :]
-    w_ptr += ((row * T + begin) * H + h) * V
+    w_ptr += token * V
 
     state = tl.zeros([BK, BV], tl.float32)
     product = tl.full([BK], 1.0, tl.float32)
@@ -270,7 +285,7 @@ def _states_kernel(
             tl.store(product_ptr + unit * K + keys, product, mask=in_k)
     else:
         if end:
-            tl.store(last_ptr + (sequence * H + h) * K * V + at, state, mask=inside)
+            tl.store(last_ptr + head * K * V + at, state, mask=inside)
 
 
 @triton.jit
