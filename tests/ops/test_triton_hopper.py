@@ -167,7 +167,7 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     size, count, x = 128, chunks.CHUNK, f"*{dtype}"
     precision = {"PRECISION": "bf16" if dtype == "bf16" else "tf32x3"}
     shape = {"K": size, "V": size, "C": count, "SCALE": 1.0}
-    tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
+    tree = {"K": size, "C": count, "LEVELS": count.bit_length() - 1}
     keys, options = chunks._scores_tile(size, precision["PRECISION"])
     warps = options["num_warps"]
     types = f"{x} {x} {x} {x} {x} *fp32 *fp32 {cut} i32 i32 i32"
@@ -195,9 +195,41 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
     keys, options = chunks._gates_tile(size, precision["PRECISION"])
     warps = options["num_warps"]
-    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} {cut} i32 i32 i32 i32 i32"
+    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} {cut} i32 i32 i32 i32"
     made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
     assert all(shared <= SHARED_MEMORY for _, shared in made)
+
+
+@rows_and_pieces
+@pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
+@pytest.mark.parametrize(("key", "value"), mostly_slow([(128, 128), (64, 65)], fast=[(128, 128)]))
+def test_attention_with_a_gate_per_head_fits_on_hopper(
+    key: int, value: int, dtype: str, cut: str
+) -> None:
+    from statetrack.ops.linear_attention.triton import scalar
+
+    x, precision = f"*{dtype}", "bf16" if dtype == "bf16" else "tf32x3"
+    shape = {"K": key, "V": value, "C": scalar.CHUNK if dtype == "bf16" else scalar.CHUNK_FLOAT32}
+    shape |= {"SCALE": 1.0}
+    keys, values, warps, stages = scalar._states_tile(key, value)
+    made = []
+    for reverse in (False, True):
+        tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
+        for results in (f"- {x} - *fp32", f"*fp32 {x} - *fp32", "- - *fp32 *fp32"):
+            segment = "- -" if results.startswith(f"- {x}") else "i32 i32"
+            types = f"{x} {x} {x} {results} {cut} i32 i32 i32 i32 {segment}"
+            made += [for_hopper(scalar._states_kernel, types, warps, stages, **shape, **tile)]
+    keys, values, warps, stages = scalar._outputs_tile(key, value, precision)
+    for reverse in (False, True):
+        tile = {"BK": keys, "BV": values, "REVERSE": reverse, "PRECISION": precision}
+        types = f"{x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
+        made += [for_hopper(scalar._outputs_kernel, types, warps, stages, **shape, **tile)]
+    keys, values, warps, stages = scalar._gradients_tile(key, value, precision)
+    tile = {"BK": keys, "BV": values, "PRECISION": precision}
+    tile |= {"GATES": scalar._gates_precision(precision)}
+    types = f"{x} {x} {x} {x} {x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
+    made += [for_hopper(scalar._gradients_kernel, types, warps, stages, **shape, **tile)]
+    assert all(stack <= 32 and shared <= SHARED_MEMORY for stack, shared in made), made
 
 
 @rows_and_pieces

@@ -1,4 +1,4 @@
-"""Linear attention for long sequences: chunks of tokens, matrix products, gates of either sign.
+"""Linear attention for long sequences with one gate per key: chunks, gates of either sign.
 
 docs/design/signed_gates.md derives the form: a chunk is halved again and again, and each product of
 gates is split where two tokens part, so that only products of gates appear and no quotient.
@@ -128,14 +128,12 @@ def _scores_kernel(
     P,
     H,
     K: tl.constexpr,
-    VECTOR: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    gates: tl.constexpr = K if VECTOR else 1
     tokens = tl.arange(0, C)
     begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
@@ -147,15 +145,14 @@ def _scores_kernel(
     at_chunk = head * tl.num_programs(0) + chunk
     q_ptr += row * K
     k_ptr += row * K
-    decay_ptr += row * gates
+    decay_ptr += row * K
 
     scores = tl.zeros([C, C], tl.float32)
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
-        index = keys if VECTOR else 0 * keys
         q = _rows(q_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
         k = _rows(k_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
-        prefix = _rows(decay_ptr, t, end, H * gates, index, gates, 1.0).to(tl.float32)
+        prefix = _rows(decay_ptr, t, end, H * K, keys, K, 1.0).to(tl.float32)
         suffix = tl.full([C, BK], 1.0, tl.float32)
         own = _product(q, tl.trans(k), PRECISION)
         scores += tl.where(r == c, own, 0.0)
@@ -456,25 +453,19 @@ def _gates_kernel(
     dk_ptr,
     ddecay_ptr,
     offsets_ptr,
-    B,
     T,
     P,
     H,
     chunks,
     K: tl.constexpr,
-    VECTOR: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """dq, dk and da of a block of keys in one chunk of one head.
-
-    A gate that all keys share gets the sum of theirs: one slab per block of keys.
-    """
+    """dq, dk and da of a block of keys in one chunk of one head."""
     head = tl.program_id(1).to(tl.int64)
     blocks: tl.constexpr = (K + BK - 1) // BK
-    gates: tl.constexpr = K if VECTOR else 1
     chunk = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks
     keys = block * BK + tl.arange(0, BK)
@@ -489,10 +480,9 @@ def _gates_kernel(
     at_chunk = head * chunks + chunk
 
     # up the tree, keeping what each level read
-    index = keys if VECTOR else 0 * keys
     q = _rows(q_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
     k = _rows(k_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
-    a = _rows(decay_ptr + row * gates, t, end, H * gates, index, gates, 1.0).to(tl.float32)
+    a = _rows(decay_ptr + row * K, t, end, H * K, keys, K, 1.0).to(tl.float32)
     prefix = a
     suffix = tl.full([C, BK], 1.0, tl.float32)
     kept = ()
@@ -533,11 +523,7 @@ def _gates_kernel(
     inside = (t < end)[:, None] & in_k
     tl.store(dq_ptr + rows * K + keys[None, :], dquery * a + own * k, mask=inside)
     tl.store(dk_ptr + rows * K + keys[None, :], dkey + own * q, mask=inside)
-    if VECTOR:
-        tl.store(ddecay_ptr + rows * K + keys[None, :], da, mask=inside)
-    else:
-        slab = (block.to(tl.int64) * B * T * H + row) + t.to(tl.int64) * H
-        tl.store(ddecay_ptr + slab, tl.sum(da, 1), mask=t < end)
+    tl.store(ddecay_ptr + rows * K + keys[None, :], da, mask=inside)
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -615,7 +601,6 @@ def run_scores(
         in_a_row(offsets),
         heads,
         K=key,
-        VECTOR=decay.shape[-1] > 1,
         C=CHUNK,
         LEVELS=CHUNK.bit_length() - 1,
         BK=keys,
@@ -783,12 +768,8 @@ def run_gates(
     precision: str,
 ) -> None:
     batch, time, heads, key = q.shape
-    vector = decay.shape[-1] > 1
     keys, options = _gates_tile(key, precision)
     blocks = triton.cdiv(key, keys)
-    slabs = ddecay
-    if not vector and blocks > 1:
-        slabs = dkept.total.new_empty(blocks, *ddecay.shape)
     chunks = dkept.total.shape[2]
     launch(
         _gates_kernel,
@@ -802,23 +783,19 @@ def run_gates(
         dkept.total,
         dq,
         dk,
-        slabs,
+        ddecay,
         offsets,
-        batch,
         time,
         in_a_row(offsets),
         heads,
         chunks,
         K=key,
-        VECTOR=vector,
         C=CHUNK,
         LEVELS=CHUNK.bit_length() - 1,
         BK=keys,
         PRECISION=precision,
         **options,
     )
-    if slabs is not ddecay:
-        ddecay.copy_(slabs.sum(0))
 
 
 def _precision(q: Tensor, k: Tensor, v: Tensor) -> str:

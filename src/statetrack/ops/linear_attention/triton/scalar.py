@@ -536,10 +536,15 @@ def run_gradients(
         BV=values,
         SCALE=scale,
         PRECISION=precision,
-        GATES="tf32" if precision == "bf16" else precision,
+        GATES=_gates_precision(precision),
         num_warps=warps,
         num_stages=stages,
     )
+
+
+def _gates_precision(precision: str) -> str:
+    """Of the product for the gradient of the gates, whose factors are no inputs."""
+    return "tf32" if precision == "bf16" else precision
 
 
 def _states_tile(key: int, value: int) -> tuple[int, int, int, int]:
