@@ -229,7 +229,8 @@ def test_attention_with_a_gate_per_head_fits_on_hopper(
     tile |= {"GATES": scalar._gates_precision(precision)}
     types = f"{x} {x} {x} {x} {x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
     made += [for_hopper(scalar._gradients_kernel, types, warps, stages, **shape, **tile)]
-    assert all(stack <= 32 and shared <= SHARED_MEMORY for stack, shared in made), made
+    assert all(shared <= SHARED_MEMORY for _, shared in made)
+    assert dtype == "fp32" or all(stack == 0 for stack, _ in made)
 
 
 @rows_and_pieces
