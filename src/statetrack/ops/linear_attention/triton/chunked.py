@@ -29,7 +29,7 @@ bfloat16 products, and copies of states that serve no other end are kept in bflo
 it is TF32.
 """
 
-from typing import NamedTuple, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 import triton
@@ -622,28 +622,52 @@ def run_states(
     *,
     reverse: bool,
 ) -> None:
+    batch, heads, _, key, value = states.shape
+    keys, values, warps, stages = _states_tile(key, value)
+    tile = {"BK": keys, "BV": values, "num_warps": warps, "num_stages": stages}
+    tiles = triton.cdiv(key, keys) * triton.cdiv(value, values)
+    segment = _segment(batch * w.shape[1], longest, heads * tiles)
+    options = {"C": CHUNK, "SCALE": scale, "REVERSE": reverse, "SPLIT": w.dtype == torch.bfloat16}
+    given = (start, offsets, states, last, segment, tiles, options | tile)
+    walk_states(_states_kernel, x, w, total, *given, gates=(key,))
+
+
+def walk_states(
+    kernel: Any,
+    x: Tensor,
+    w: Tensor,
+    gates_of: Tensor,
+    start: Tensor | None,
+    offsets: Tensor | None,
+    states: Tensor,
+    last: Tensor,
+    segment: int | None,
+    tiles: int,
+    options: dict[str, Any],
+    *,
+    gates: tuple[int, ...],
+) -> None:
+    """Runs a kernel for states: once, or where there are segments for their maps before.
+
+    Args:
+        gates_of: what the kernel makes the total of a chunk of, which has the axes `gates`.
+        tiles: programs that share a state.
+    """
     batch, heads, chunks, key, value = states.shape
     time = w.shape[1]
-    keys, values, warps, stages = _states_tile(key, value)
-    tiles = triton.cdiv(key, keys) * triton.cdiv(value, values)
-    tile = {"K": key, "V": value, "C": CHUNK, "BK": keys, "BV": values, "SCALE": scale}
-    tile |= {"REVERSE": reverse, "SPLIT": w.dtype == torch.bfloat16}
-    tile |= {"num_warps": warps, "num_stages": stages}
-    segment = _segment(batch * time, longest, heads * tiles)
-    units, count = len(last) * heads, None
-    if segment is not None:
-        count = places(time, offsets, segment)
-        units = batch * heads * count
-        product = total.new_empty(batch, heads, count, key)
-        begins = total.new_empty(batch, heads, count, key, value)
-        sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
-        given = (x, w, total, None, None, product, begins, *sizes)
-        launch(_states_kernel, (tiles * units,), *given, **tile)
-        join(product, begins, start, offsets, time, segment, reverse=reverse)
-        start = begins
+    options = options | {"K": key, "V": value}
+    count = in_a_row(offsets) if segment is None else places(time, offsets, segment)
+    units = batch * count * heads
     sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
-    given = (x, w, total, start, states, None, last, *sizes)
-    launch(_states_kernel, (tiles * units,), *given, **tile)
+    if segment is not None:
+        product = last.new_empty(batch, heads, count, *gates)
+        begins = last.new_empty(batch, heads, count, key, value)
+        maps = (None, None, product, begins)
+        launch(kernel, (tiles * units,), x, w, gates_of, *maps, *sizes, **options)
+        join(product, begins, start, offsets, time, segment, reverse=options["REVERSE"])
+        start = begins
+    results = (start, states, None, last)
+    launch(kernel, (tiles * units,), x, w, gates_of, *results, *sizes, **options)
 
 
 def _segment(tokens: int, longest: int, programs: int) -> int | None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.rows import chunk_at
 from statetrack.ops._triton.runtime import on_device_of
-from statetrack.ops._triton.segments import join, places, segment_length
+from statetrack.ops._triton.segments import segment_length
 from statetrack.ops.linear_attention.triton.chunked import (
     _block,
     _kept_in,
@@ -37,6 +37,7 @@ from statetrack.ops.linear_attention.triton.chunked import (
     _product,
     _rows,
     span,
+    walk_states,
 )
 from statetrack.ops.packing import in_a_row
 
@@ -420,28 +421,15 @@ def run_states(
     *,
     reverse: bool,
 ) -> None:
-    batch, heads, chunks, key, value = states.shape
-    time = w.shape[1]
+    batch, heads, _, key, value = states.shape
     keys, values, warps, stages = _states_tile(key, value)
+    tile = {"BK": keys, "BV": values, "num_warps": warps, "num_stages": stages}
     tiles = triton.cdiv(key, keys) * triton.cdiv(value, values)
-    tile = {"K": key, "V": value, "C": chunk, "BK": keys, "BV": values, "SCALE": scale}
-    tile |= {"REVERSE": reverse, "SPLIT": x.dtype == w.dtype == torch.bfloat16}
-    tile |= {"num_warps": warps, "num_stages": stages}
-    segment = _segment(batch * time, longest, heads * tiles, chunk)
-    units, count = len(last) * heads, None
-    if segment is not None:
-        count = places(time, offsets, segment)
-        units = batch * heads * count
-        product = last.new_empty(batch, heads, count)
-        begins = last.new_empty(batch, heads, count, key, value)
-        sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
-        given = (x, w, decay, None, None, product, begins, *sizes)
-        launch(_states_kernel, (tiles * units,), *given, **tile)
-        join(product, begins, start, offsets, time, segment, reverse=reverse)
-        start = begins
-    sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
-    given = (x, w, decay, start, states, None, last, *sizes)
-    launch(_states_kernel, (tiles * units,), *given, **tile)
+    segment = _segment(batch * w.shape[1], longest, heads * tiles, chunk)
+    split = x.dtype == w.dtype == torch.bfloat16
+    options = {"C": chunk, "SCALE": scale, "REVERSE": reverse, "SPLIT": split}
+    given = (start, offsets, states, last, segment, tiles, options | tile)
+    walk_states(_states_kernel, x, w, decay, *given, gates=())
 
 
 def _segment(tokens: int, longest: int, programs: int, chunk: int) -> int | None:
