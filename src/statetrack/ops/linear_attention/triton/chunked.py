@@ -139,9 +139,10 @@ def _scores_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * tl.num_programs(0) + chunk
     q_ptr += row * K
     k_ptr += row * K
@@ -317,9 +318,10 @@ def _outputs_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
     x_ptr += at_chunk * C * K
     states_ptr += at_chunk * K * V
@@ -371,8 +373,9 @@ def _pairs_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
-    row = head // H * T * H + head % H
+    t = tokens
+    end -= begin
+    row = (head // H * T + begin) * H + head % H  # of the first token
     pairs = tl.zeros([C, C], tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
@@ -415,8 +418,9 @@ def _ends_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
-    row = head // H * T * H + head % H
+    t = tokens
+    end -= begin
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
     dquery = tl.zeros([C, BK], tl.float32)
     dkey = tl.zeros([C, BK], tl.float32)
@@ -474,9 +478,10 @@ def _gates_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
 
     # up the tree, keeping what each level read

@@ -66,9 +66,9 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor) -> int:
 
 @triton.jit
 @no_type_check
-def _gates(ptr, t, begin, end, H):
-    """The gates of tokens t of a head; 1 outside of begin <= t < end."""
-    return tl.load(ptr + t * H, mask=(t >= begin) & (t < end), other=1.0).to(tl.float32)
+def _gates(ptr, t, end, H):
+    """The gates of tokens t of a head; 1 outside of 0 <= t < end."""
+    return tl.load(ptr + t * H, mask=(t >= 0) & (t < end), other=1.0).to(tl.float32)
 
 
 @triton.jit
@@ -150,12 +150,12 @@ def _states_kernel(
         x_at = x_ptr + t[None, :] * (H * K) + keys[:, None]
         x = tl.load(x_at, mask=in_k[:, None] & (t < length)[None, :], other=0.0)
         w = _rows(w_ptr, t, length, H * V, values, V, 0.0)
-        prefix = tl.cumprod(_gates(decay_ptr, t, 0, length, H), 0)
+        prefix = tl.cumprod(_gates(decay_ptr, t, length, H), 0)
         total = tl.sum(tl.where(tokens == C - 1, prefix, 0.0))
         if REVERSE:
             gates = prefix
         else:
-            after = _gates(decay_ptr, t + 1, 0, tl.minimum(length, (chunk + 1) * C), H)
+            after = _gates(decay_ptr, t + 1, tl.minimum(length, (chunk + 1) * C), H)
             gates = tl.cumprod(after, 0, reverse=True)
         gated = x.to(tl.float32) * gates[None, :]
         if SPLIT:
@@ -201,20 +201,22 @@ def _outputs_kernel(
     PRECISION: tl.constexpr,
 ):
     """y from x, z, w = q, k, v and H, or in reverse dv from k, q, dy and G; a chunk of a head."""
-    head = tl.program_id(1).to(tl.int64)
     blocks: tl.constexpr = (V + BV - 1) // BV
-    chunk = tl.program_id(0) // blocks
+    at_chunk = (tl.program_id(0) // blocks).to(tl.int64)
     values = tl.program_id(0) % blocks * BV + tl.arange(0, BV)
+    head = at_chunk // chunks
+    chunk = (at_chunk % chunks).to(tl.int32)
     begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tl.arange(0, C)
-    row = head // H * T * H + head % H
+    t = tl.arange(0, C)
+    end -= begin
+    row = (head // H * T + begin) * H + head % H  # of the first token
     x_ptr += row * K
     z_ptr += row * K
     decay_ptr += row
-    states_ptr += (head * chunks + chunk) * K * V
+    states_ptr += at_chunk * K * V
 
     scores = tl.zeros([C, C], tl.float32)
     out = tl.zeros([C, BV], tl.float32)
@@ -227,11 +229,11 @@ def _outputs_kernel(
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         scores += _product(x, tl.trans(z), PRECISION)
         out += _product(x, state, PRECISION)
-    a = _gates(decay_ptr, t, 0, end, H)
+    a = _gates(decay_ptr, t, end, H)
     w = _rows(w_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
     j, i = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     if REVERSE:
-        after = _gates(decay_ptr, t + 1, 0, tl.minimum(end, begin + C), H)
+        after = _gates(decay_ptr, t + 1, tl.minimum(end, C), H)
         scores = tl.where(i >= j, scores * _between_transposed(a, C), 0.0)
         out = tl.cumprod(after, 0, reverse=True)[:, None] * out
         out += SCALE * _product(scores, w, PRECISION)
@@ -277,22 +279,25 @@ def _gradients_kernel(
     GATES: tl.constexpr,
 ):
     """dq, dk and da of one chunk of one head. GATES: the precision of the product for da."""
-    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    at_chunk = tl.program_id(0).to(tl.int64)
+    head = at_chunk // chunks
+    chunk = (at_chunk % chunks).to(tl.int32)
     begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
     tokens = tl.arange(0, C)
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     q_ptr += row * K
     k_ptr += row * K
     v_ptr += row * V
     dy_ptr += row * V
     decay_ptr += row
-    states_ptr += (head * chunks + chunk) * K * V
-    dstates_ptr += (head * chunks + chunk) * K * V
+    states_ptr += at_chunk * K * V
+    dstates_ptr += at_chunk * K * V
 
     pairs = tl.zeros([C, C], tl.float32)  # of dy_i and v_j
     mirrored = tl.zeros([C, C], tl.float32)
@@ -302,9 +307,9 @@ def _gradients_kernel(
         dy = _rows(dy_ptr, t, end, H * V, values, V, 0.0)
         pairs += _product(dy, tl.trans(v), PRECISION)
         mirrored += _product(v, tl.trans(dy), PRECISION)
-    a = _gates(decay_ptr, t, 0, end, H)
+    a = _gates(decay_ptr, t, end, H)
     # gates after t to the end of the chunk, and from its start to before t
-    suffix = tl.cumprod(_gates(decay_ptr, t + 1, 0, tl.minimum(end, begin + C), H), 0, reverse=True)
+    suffix = tl.cumprod(_gates(decay_ptr, t + 1, tl.minimum(end, C), H), 0, reverse=True)
     prefix = tl.cumprod(a, 0)
     dscores = tl.where(r >= c, SCALE * pairs * _between(a, C), 0.0)
     dmirrored = tl.where(r <= c, SCALE * mirrored * _between_transposed(a, C), 0.0)
@@ -345,7 +350,7 @@ def _gradients_kernel(
 
     # D_it as [t, i], and D_{t-1,j} for j < t as [t, j]
     mirrored = _between_transposed(a, C)
-    before = _gates(decay_ptr, t - 1, begin, end, H)
+    before = _gates(decay_ptr, t - 1, end, H)
     until = tl.where(r > c, tl.cumprod(tl.where(r - 1 > c, before[:, None], 1.0), 0), 0.0)
     weights = tl.where(r > c, SCALE * scores * pairs, 0.0)
     around = _product(mirrored, weights, GATES)
@@ -456,7 +461,7 @@ def run_outputs(
     keys, values, warps, stages = _outputs_tile(key, value, precision)
     launch(
         _outputs_kernel,
-        (chunks * triton.cdiv(value, values), batch * heads),
+        (batch * heads * chunks * triton.cdiv(value, values),),
         x,
         z,
         w,
@@ -501,7 +506,7 @@ def run_gradients(
     keys, values, warps, stages = _gradients_tile(key, value, precision)
     launch(
         _gradients_kernel,
-        (chunks, batch * heads),
+        (batch * heads * chunks,),
         q,
         k,
         v,
