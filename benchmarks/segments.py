@@ -1,10 +1,11 @@
 """Few long sequences, cut in time or walked from end to end: checked, then timed.
 
-    PYTHONPATH=src python benchmarks/segments.py [--only selective] [--no-peers] [--out FILE]
+    PYTHONPATH=src python benchmarks/segments.py [--only selective] [--peers FOLDER] [--out FILE]
 
 Every op is compared with float64 on the GPU at a length at which it is cut, and then timed as the
-replay of a CUDA graph without cuts (`whole`) and with several numbers of programs wanted. Peers
-that are not importable are left out.
+replay of a CUDA graph without cuts (`whole`) and with several numbers of programs wanted. `short`
+is linear attention with one gate per head at lengths where the recurrence and chunks compete.
+Peers take minutes to tune themselves; they come last, and only with the folder that holds fla.
 """
 
 import argparse
@@ -71,15 +72,17 @@ def selective(x: dict[str, Tensor]) -> Tensor:
     return ops.selective_scan(**x, low=-1.0, backend="triton")[0]
 
 
-def attention_inputs(b: int, t: int, h: int, k: int, v: int, gate: str) -> dict[str, Tensor]:
+def attention_inputs(
+    b: int, t: int, h: int, k: int, v: int, gate: str, dtype: torch.dtype = BF16
+) -> dict[str, Tensor]:
     """Gates of either sign near one, so that a segment is not forgotten in the next."""
     gates = k if gate == "key" else 1
     size = 1 - torch.rand(b, t, h, gates, device="cuda") / 16
     return {
-        "q": torch.randn(b, t, h, k, device="cuda", dtype=BF16),
-        "k": torch.randn(b, t, h, k, device="cuda", dtype=BF16) / k**0.5,
-        "v": torch.randn(b, t, h, v, device="cuda", dtype=BF16),
-        "decay": (size * torch.randn_like(size).sign()).to(BF16),
+        "q": torch.randn(b, t, h, k, device="cuda", dtype=dtype),
+        "k": torch.randn(b, t, h, k, device="cuda", dtype=dtype) / k**0.5,
+        "v": torch.randn(b, t, h, v, device="cuda", dtype=dtype),
+        "decay": (size * torch.randn_like(size).sign()).to(dtype),
     }
 
 
@@ -165,21 +168,18 @@ def graph_ms(step: Callable[[], object], repeats: int) -> float:
     return statistics.median(start.elapsed_time(end) for start, end in marks)
 
 
-def timed(run: Run, x: dict[str, Tensor], repeats: int) -> dict[str, float]:
+def steps(run: Run, x: dict[str, Tensor]) -> dict[str, Callable[[], object]]:
     leaves = {name: t.detach().requires_grad_() for name, t in x.items()}
-    dy = torch.randn_like(run(x))
 
     def forward() -> None:
         with torch.no_grad():
             run(x)
 
     def both() -> None:
-        torch.autograd.grad(run(leaves), list(leaves.values()), dy)
+        y = run(leaves)
+        torch.autograd.grad(y, list(leaves.values()), y.detach())
 
-    return {
-        "forward": graph_ms(forward, repeats),
-        "forward+backward": graph_ms(both, repeats),
-    }
+    return {"forward": forward, "forward+backward": both}
 
 
 class Table:
@@ -197,18 +197,20 @@ class Table:
 
     def time(self, work: str, who: str, run: Run, x: dict[str, Tensor], repeats: int) -> None:
         began = time.perf_counter()
-        try:
-            found = timed(run, x, repeats)
-        except Exception as error:
-            print(f"{work:44s} {who:34s} {type(error).__name__}: {str(error)[:90]}", flush=True)
-            return
-        seconds = time.perf_counter() - began
-        both = " / ".join(f"{ms:8.3f}" for ms in found.values())
-        print(f"{work:44s} {who:34s} {both} ms   ({seconds:.1f} s)", flush=True)
-        for phase, ms in found.items():
+        found = []
+        for phase, step in steps(run, x).items():
+            try:
+                ms = graph_ms(step, repeats)
+            except Exception as error:
+                print(f"    {phase}: {type(error).__name__}: {str(error)[:90]}", flush=True)
+                continue
+            found.append(ms)
             row = {"work": work, "phase": phase, "who": who, "mode": "graph", "ms": ms}
             self.rows.append(row | self.about)
-        self.out.write_text(json.dumps(self.rows, indent=1) + "\n")
+            self.out.write_text(json.dumps(self.rows, indent=1) + "\n")
+        seconds = time.perf_counter() - began
+        both = " / ".join(f"{ms:8.3f}" for ms in found)
+        print(f"{work:58s} {who:32s} {both} ms   ({seconds:.1f} s)", flush=True)
 
     def check(self, work: str, found: dict[str, float], tolerance: float) -> None:
         worst = max(found, key=lambda name: found[name])
@@ -244,7 +246,7 @@ def selective_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
             table.time(work, "ours, 128 registers backward", selective, x, repeats)
 
 
-def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int, peers: bool) -> None:
+def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
     from statetrack.ops.linear_attention.triton import chunked, scalar
 
     for gate, module in (("head", scalar), ("key", chunked)):
@@ -265,14 +267,40 @@ def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int, pee
                 for name, tile in TILES:
                     with settings(scalar, **{name: lambda *_, tile=tile: tile}):
                         table.time(work, f"{name}{tile}", attention, x, repeats)
-            for who, run in (fla_peers(gate) if peers else {}).items():
-                table.time(work, who, run, for_peer(x), repeats)
+
+
+def short_rows(table: Table, repeats: int) -> None:
+    from statetrack.ops.linear_attention.triton import choose
+
+    fp32 = torch.float32
+    for *size, dtype in [
+        (1024, 40, 4, 64, 65, fp32),  # mLSTM
+        (1024, 40, 4, 64, 64, BF16),
+        (1024, 40, 4, 32, 32, BF16),
+        (256, 256, 4, 64, 64, BF16),
+        (256, 256, 4, 32, 32, BF16),
+    ]:
+        kind = "fp32" if dtype == fp32 else "bf16"
+        work = "linear_attention B{} T{} H{} K{} V{}".format(*size) + f" {kind}, gate per head"
+        x = attention_inputs(*size, "head", dtype)
+        for chunks in (False, True):
+            with settings(choose, runs_in_chunks=lambda *_, chunks=chunks: chunks):
+                who = "ours, chunks" if chunks else "ours, recurrence"
+                table.time(work, who, attention, x, repeats)
+
+
+def peer_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
+    for gate in ("head", "key"):
+        for who, run in fla_peers(gate).items():
+            for size in sizes:
+                work = "linear_attention B{} T{} H{} K{} V{} bf16".format(*size)
+                x = for_peer(attention_inputs(*size, gate))
+                table.time(f"{work}, gate per {gate}", who, run, x, repeats)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="selective or linear_attention")
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--only", default="", help="selective, linear_attention, short or peers")
     parser.add_argument("--peers", type=Path, help="folder that holds the package fla")
     parser.add_argument("--repeats", type=int, default=10)
     today = datetime.date.today().isoformat()
@@ -285,9 +313,13 @@ def main() -> None:
     table = Table(args.out)
     if args.only in "selective":
         selective_rows(table, [(8, 2048, 2048, 16), (1, 32768, 2048, 16)], args.repeats)
+    sizes = [(1, 65536, 16, 128, 128), (8, 4096, 32, 128, 64), (8, 4096, 16, 128, 128)]
     if args.only in "linear_attention":
-        sizes = [(1, 65536, 16, 128, 128), (8, 4096, 32, 128, 64), (8, 4096, 16, 128, 128)]
-        attention_rows(table, sizes, args.repeats, not args.no_peers)
+        attention_rows(table, sizes, args.repeats)
+    if args.only in "short":
+        short_rows(table, args.repeats)
+    if args.only in "peers" and args.peers is not None:
+        peer_rows(table, sizes, args.repeats)
 
 
 if __name__ == "__main__":

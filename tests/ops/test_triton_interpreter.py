@@ -155,7 +155,7 @@ else:
         """In the forms of linear attention for long sequences, taken at any length."""
         from statetrack.ops.linear_attention.triton import choose, chunked, scalar
 
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, decay, dtype, longest: True)
         monkeypatch.setattr(chunked, "CHUNK", 16)
         monkeypatch.setattr(scalar, "CHUNK_FLOAT32", 16)
 

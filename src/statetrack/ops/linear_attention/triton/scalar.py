@@ -547,9 +547,7 @@ def _states_tile(key: int, value: int) -> tuple[int, int, int, int]:
 
 def _outputs_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys at a time, value columns."""
-    if precision == "tf32x3":
-        return _block(key, 32), _block(value, 64), 4, 2
-    return _block(key, 64), _block(value, 128), 4, 2
+    return _block(key, 32 if precision == "tf32x3" else 64), _block(value, 128), 4, 2
 
 
 def _gradients_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
