@@ -28,6 +28,7 @@ from statetrack import ops
 Run = Callable[[dict[str, Tensor]], Tensor]
 BF16 = torch.bfloat16
 MULTIPROCESSORS = 132
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TILES = [  # keys, values, warps and stages of the kernels for one gate per head
     ("_outputs_tile", (64, 128, 8, 2)),
     ("_outputs_tile", (64, 64, 4, 2)),
@@ -59,12 +60,12 @@ def settings(module: ModuleType, **values: Any) -> Iterator[None]:
 
 def selective_inputs(b: int, t: int, c: int, n: int) -> dict[str, Tensor]:
     return {
-        "u": torch.randn(b, t, c, device="cuda", dtype=BF16),
-        "delta": torch.rand(b, t, c, device="cuda").to(BF16),
-        "A": -4 * torch.rand(c, n, device="cuda"),
-        "B": torch.randn(b, t, n, device="cuda", dtype=BF16),
-        "C": torch.randn(b, t, n, device="cuda", dtype=BF16),
-        "D": torch.randn(c, device="cuda"),
+        "u": torch.randn(b, t, c, device=DEVICE, dtype=BF16),
+        "delta": torch.rand(b, t, c, device=DEVICE).to(BF16),
+        "A": -4 * torch.rand(c, n, device=DEVICE),
+        "B": torch.randn(b, t, n, device=DEVICE, dtype=BF16),
+        "C": torch.randn(b, t, n, device=DEVICE, dtype=BF16),
+        "D": torch.randn(c, device=DEVICE),
     }
 
 
@@ -77,11 +78,11 @@ def attention_inputs(
 ) -> dict[str, Tensor]:
     """Gates of either sign near one, so that a segment is not forgotten in the next."""
     gates = k if gate == "key" else 1
-    size = 1 - torch.rand(b, t, h, gates, device="cuda") / 16
+    size = 1 - torch.rand(b, t, h, gates, device=DEVICE) / 16
     return {
-        "q": torch.randn(b, t, h, k, device="cuda", dtype=dtype),
-        "k": torch.randn(b, t, h, k, device="cuda", dtype=dtype) / k**0.5,
-        "v": torch.randn(b, t, h, v, device="cuda", dtype=dtype),
+        "q": torch.randn(b, t, h, k, device=DEVICE, dtype=dtype),
+        "k": torch.randn(b, t, h, k, device=DEVICE, dtype=dtype) / k**0.5,
+        "v": torch.randn(b, t, h, v, device=DEVICE, dtype=dtype),
         "decay": (size * torch.randn_like(size).sign()).to(dtype),
     }
 
