@@ -230,7 +230,10 @@ def selective_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
     x = selective_inputs(1, 4000, 256, 16)
     table.check("selective_scan B1 T4000 C256 N16 bf16", errors(selective, x, kernels), 1e-2)
     x = {name: t.float() for name, t in x.items()}
-    table.check("selective_scan B1 T4000 C256 N16 fp32", errors(selective, x, kernels), 2e-5)
+    table.check("selective_scan B1 T4000 C256 N16 fp32", errors(selective, x, kernels), 1e-4)
+    with settings(kernels, ENOUGH=0):
+        found = errors(selective, x, kernels)
+    table.check("selective_scan B1 T4000 C256 N16 fp32, whole", found, 1e-4)
     for size in sizes:
         work = "selective_scan B{} T{} C{} N{} bf16".format(*size)
         x = selective_inputs(*size)
@@ -239,12 +242,9 @@ def selective_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
             continue
         with settings(kernels, ENOUGH=0):
             table.time(work, "ours, whole", selective, x, repeats)
-        for each in (8, 12, 16, 24, 32):
-            wanted = each * MULTIPROCESSORS
-            with settings(kernels, FORWARD_PROGRAMS=wanted, BACKWARD_PROGRAMS=wanted):
+        for each in (12, 24, 48, 64, 96):
+            with settings(kernels, PROGRAMS=each * MULTIPROCESSORS):
                 table.time(work, f"ours, {each} programs", selective, x, repeats)
-        with settings(kernels, REGISTERS=128, BACKWARD_PROGRAMS=16 * MULTIPROCESSORS):
-            table.time(work, "ours, 128 registers backward", selective, x, repeats)
 
 
 def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:

@@ -18,7 +18,7 @@ from tests.helpers import relative_error
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # sums over 20,001 tokens
 CUTS = [0, 9000, 9000, 9001, 9037, 20_001]
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["fp32", "bf16"])
 PACKED = pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])

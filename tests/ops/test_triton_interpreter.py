@@ -7,7 +7,6 @@ that several blocks and segments are in play.
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,10 +100,10 @@ else:
     def test_selective_in_segments(
         case: Case, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Forward in segments of 8 tokens and backward of 4; final states have gradients too."""
+        """Segments of 8 tokens; final states have gradients too."""
         from statetrack.ops.selective import triton as selective
 
-        monkeypatch.setattr(selective, "_segment", segments_of(8, 4))
+        monkeypatch.setattr(selective, "_segment", lambda u, blocks, longest: 8)
         inputs = case.inputs(time, state=state)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
@@ -116,23 +115,16 @@ else:
         """Segments end where a sequence does; some places for them stay empty, as sequences do."""
         from statetrack.ops.selective import triton as selective
 
-        monkeypatch.setattr(selective, "_segment", segments_of(4, 8))
+        monkeypatch.setattr(selective, "_segment", lambda u, blocks, longest: 4)
         cuts = [[0, 17, 17, 18, 23], [0, 0, 3, 11, 23]]
         expect_pieces(case, "triton", state=state, cuts=cuts)
-
-    def segments_of(forward: int, backward: int) -> Callable[..., int]:
-        """In the place of the function that chooses."""
-        from statetrack.ops.selective import triton as selective
-
-        sizes = {selective.FORWARD_PROGRAMS: forward, selective.BACKWARD_PROGRAMS: backward}
-        return lambda u, blocks, longest, wanted: sizes[wanted]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("low", [-1.0, 0.0])
     def test_the_ends_are_exact_in_segments(low: float, monkeypatch: pytest.MonkeyPatch) -> None:
         from statetrack.ops.selective import triton as selective
 
-        monkeypatch.setattr(selective, "_segment", segments_of(4, 4))
+        monkeypatch.setattr(selective, "_segment", lambda u, blocks, longest: 4)
         expect_exact_ends("triton", low)
 
     @pytest.mark.slow

@@ -47,7 +47,7 @@ LOG_2 = tl.constexpr(math.log(2))
 GROUP = 4  # tokens between saved states; the kernels take four steps at a time
 REGISTERS = 168  # at most, for a thread of a backward program: 12 of them share a multiprocessor
 ENOUGH = 512  # programs that are not worth cutting in time
-FORWARD_PROGRAMS, BACKWARD_PROGRAMS = 16 * 132, 12 * 132  # wanted of those that are
+PROGRAMS = 32 * 132  # wanted of those that are
 SHORTEST = 32  # tokens of a segment
 
 
@@ -480,7 +480,7 @@ def _forward(
     B, C, BC_token = _alike(B, C)
     u, delta, A = u.contiguous(), delta.contiguous(), A.contiguous()
     offsets, start = contiguous(offsets), contiguous(initial_state)
-    segment = _segment(u, blocks, longest, FORWARD_PROGRAMS)
+    segment = _segment(u, blocks, longest)
     with on_device_of(u):
         if segment is not None:
             given = (u, delta, A, B, start, offsets, state, low, segment, block, BC_token)
@@ -518,7 +518,7 @@ def _forward(
     return results
 
 
-def _segment(u: Tensor, blocks: int, longest: int, wanted: int) -> int | None:
+def _segment(u: Tensor, blocks: int, longest: int) -> int | None:
     """Tokens of a segment, None where sequences are not cut."""
     batch, time, _ = u.shape
     return segment_length(
@@ -526,7 +526,7 @@ def _segment(u: Tensor, blocks: int, longest: int, wanted: int) -> int | None:
         longest,
         blocks,
         enough=ENOUGH,
-        wanted=wanted,
+        wanted=PROGRAMS,
         multiple=GROUP,
         least=SHORTEST,
     )
@@ -614,7 +614,7 @@ def _backward(
     B, C, BC_token = _alike(B, C)
     u, delta, A, dy = u.contiguous(), delta.contiguous(), A.contiguous(), dy.contiguous()
     offsets, end = contiguous(offsets), contiguous(dstate)
-    segment = _segment(u, blocks, longest, BACKWARD_PROGRAMS)
+    segment = _segment(u, blocks, longest)
     with on_device_of(u):
         if segment is not None:
             given = (dy, delta, A, C, end, offsets, state, low, segment, block, BC_token)
