@@ -192,6 +192,42 @@ else:
             exact = {name: x.double() for name, x in low.items()}
             expect_match(case, low, "triton", exact=exact, tol=5e-6)
 
+    @pytest.mark.parametrize(
+        ("form", "label"),
+        mostly_slow(
+            [
+                *(("chunks", label) for label in ("scalar-long", "vector-long")),
+                *(("segments", label) for label in ("scalar-long", "vector-long")),
+                *(("recurrence", label) for label in ("scalar-long", "vector-long")),
+            ],
+            fast=[("chunks", "scalar-long")],
+        ),
+    )
+    @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[False]))
+    def test_linear_attention_whose_final_state_nobody_uses(
+        form: str, label: str, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from statetrack.ops.linear_attention.triton import chunked, scalar
+
+        if form != "recurrence":
+            use_chunks_of_16(monkeypatch)
+        if form == "segments":
+            monkeypatch.setattr(chunked, "_segment", lambda tokens, longest, programs: 16)
+            monkeypatch.setattr(scalar, "_segment", lambda tokens, longest, programs, chunk: 16)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        low = single(case.inputs(11 if form == "recurrence" else 40, state=state))
+        found = []
+        for backend, inputs in (
+            ("triton", low),
+            ("reference", {name: x.double() for name, x in low.items()}),
+        ):
+            leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+            y, _ = case.run(leaves, backend)
+            grads = torch.autograd.grad(y.double().sin().sum(), list(leaves.values()))
+            found.append((y, *grads))
+        for name, got, want in zip(("y", *low), *found, strict=True):
+            assert relative_error(got, want) < 5e-6, name
+
     @pytest.mark.parametrize("case", mostly_slow(INTERPRETABLE, fast=ONE_PER_OP), ids=str)
     @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))
     def test_pieces_at_once(case: Case, state: bool) -> None:

@@ -46,7 +46,7 @@ LOG2_E = tl.constexpr(1 / math.log(2))
 LOG_2 = tl.constexpr(math.log(2))
 GROUP = 4  # tokens between saved states; the kernels take four steps at a time
 REGISTERS = 168  # at most, for a thread of a backward program: 12 of them share a multiprocessor
-ENOUGH = 512  # programs that are not worth cutting in time
+ENOUGH = 640  # programs that are not worth cutting in time
 PROGRAMS = 32 * 132  # wanted of those that are
 SHORTEST = 32  # tokens of a segment
 

@@ -105,21 +105,20 @@ def _backward(
     key_after: Tensor,
     total: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     grads = empty_grads(*inputs, offsets)
     if state.numel() == 0:
         return grads
     inputs, offsets = _contiguous(inputs), contiguous(offsets)
-    dy, dstate = dy.contiguous(), dstate.contiguous()
+    dy, dstate = dy.contiguous(), contiguous(dstate)
     q, k, v, decay, scale, initial_state = inputs
     if not runs_in_chunks(k, v, decay, state.dtype, longest):
         recurrent.backward(inputs, offsets, state, kept, dy, dstate, grads)
         return grads
     dq, dk, dv, ddecay, dstart, _ = grads
-    first = torch.empty_like(state) if initial_state is None else dstart
-    given = (q, k, v, decay, scale, offsets, longest)
-    results = (dy, dstate, dq, dk, dv, ddecay, first)
+    given = (q, k, v, decay, scale, initial_state, offsets, longest)
+    results = (dy, dstate, dq, dk, dv, ddecay, dstart)
     if per_head(decay):
         scalar.backward(*given, kept, *results)
     else:
@@ -136,9 +135,10 @@ def _contiguous(inputs: Inputs) -> Inputs:
 _op = differentiable_op(
     SPEC,
     "triton",
-    forward=compiled_ahead(_forward, _backward, num_outputs=2),
+    forward=compiled_ahead(_forward, _backward, num_outputs=2, used=1),
     backward=_backward,
     empty=_empty,
     options="bool save, Tensor? offsets, int longest",
     saved=("kept", "scores", "query", "key_after", "total"),
+    optional_grads=("final_state",),
 )

@@ -281,7 +281,7 @@ def _states_kernel(
         tl.store(last_ptr + unit * K * V + at, state, mask=inside)
         if tile % blocks == 0:
             tl.store(product_ptr + unit * K + keys, product, mask=in_k)
-    else:
+    elif last_ptr is not None:
         if end:
             tl.store(last_ptr + head * K * V + at, state, mask=inside)
 
@@ -562,24 +562,25 @@ def backward(
     v: Tensor,
     decay: Tensor,
     scale: float,
+    initial_state: Tensor | None,
     offsets: Tensor | None,
     longest: int,
     kept: Saved,
     dy: Tensor,
-    dfinal: Tensor,
+    dfinal: Tensor | None,
     dq: Tensor,
     dk: Tensor,
     dv: Tensor,
     ddecay: Tensor,
     dstart: Tensor,
 ) -> None:
-    """Fills the gradients; `dstart` in any case."""
+    """Fills the gradients; `dstart` where there is an initial state."""
     precision = _precision(q, k, v)
     half = kept.query.dtype
     states, scores, query, key = (torch.empty_like(x, dtype=half) for x in kept[:-1])
     dkept = Saved(states, scores, query, key, torch.empty_like(kept.total))
     with on_device_of(q):
-        ends = (dfinal, offsets, dkept.states, dstart, longest)
+        ends = (dfinal, offsets, dkept.states, None if initial_state is None else dstart, longest)
         run_states(kept.query, dy, kept.total, *ends, scale, reverse=True)
         run_outputs(kept.key, kept.scores, dy, offsets, dkept.states, dv, scale, precision, True)
         run_pairs_and_ends(v, dy, scale, offsets, kept, dkept, precision)
@@ -621,7 +622,7 @@ def run_states(
     start: Tensor | None,
     offsets: Tensor | None,
     states: Tensor,
-    last: Tensor,
+    last: Tensor | None,
     longest: int,
     scale: float,
     *,
@@ -645,7 +646,7 @@ def walk_states(
     start: Tensor | None,
     offsets: Tensor | None,
     states: Tensor,
-    last: Tensor,
+    last: Tensor | None,
     segment: int | None,
     tiles: int,
     options: dict[str, Any],
@@ -665,8 +666,8 @@ def walk_states(
     units = batch * count * heads
     sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
     if segment is not None:
-        product = last.new_empty(batch, heads, count, *gates)
-        begins = last.new_empty(batch, heads, count, key, value)
+        product = states.new_empty(batch, heads, count, *gates, dtype=torch.float32)
+        begins = states.new_empty(batch, heads, count, key, value, dtype=torch.float32)
         maps = (None, None, product, begins)
         launch(kernel, (tiles * units,), x, w, gates_of, *maps, *sizes, **options)
         join(product, begins, start, offsets, time, segment, reverse=options["REVERSE"])

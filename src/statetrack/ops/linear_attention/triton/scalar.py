@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._triton.ahead import launch
-from statetrack.ops._triton.rows import chunk_at
+from statetrack.ops._triton.rows import piece_at
 from statetrack.ops._triton.runtime import on_device_of
 from statetrack.ops._triton.segments import segment_length
 from statetrack.ops.linear_attention.triton.chunked import (
@@ -87,6 +87,14 @@ def _between_transposed(a, C: tl.constexpr):
     return tl.where(i >= j, tl.cumprod(tl.where(i > j, a[None, :], 1.0), 1), 0.0)
 
 
+@triton.jit
+@no_type_check
+def _keep(ptr, state, asked, keys, values, K: tl.constexpr, V: tl.constexpr):
+    """Stores a part of a state if it is asked for."""
+    inside = (keys < tl.where(asked, K, 0))[:, None] & (values < V)[None, :]
+    tl.store(ptr + keys[:, None] * V + values[None, :], state, mask=inside)
+
+
 @triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _states_kernel(
@@ -142,10 +150,15 @@ def _states_kernel(
     product = 1.0
     if start_ptr is not None:
         state += tl.load(start_ptr + unit * K * V + at, mask=inside, other=0.0).to(tl.float32)
-    for step in range(count):
+    known: tl.constexpr = 1 if start_ptr is None else 0  # nobody reads zeros to begin with
+    steps = count
+    if last_ptr is None:  # nor asks for what the last chunk adds
+        steps = count - 1
+    for step in range(steps):
         chunk = count - 1 - step if REVERSE else step
         if states_ptr is not None:
-            tl.store(states_ptr + (lowest + chunk) * K * V + at, state, mask=inside)
+            here = states_ptr + (lowest + chunk) * K * V
+            _keep(here, state, step >= known, keys, values, K, V)
         t = chunk * C + tokens
         x_at = x_ptr + t[None, :] * (H * K) + keys[:, None]
         x = tl.load(x_at, mask=in_k[:, None] & (t < length)[None, :], other=0.0)
@@ -172,6 +185,9 @@ def _states_kernel(
         tl.store(last_ptr + unit * K * V + at, state, mask=inside)
         if tile == 0:
             tl.store(product_ptr + unit, product)
+    elif last_ptr is None:
+        here = states_ptr + (lowest + (0 if REVERSE else count - 1)) * K * V
+        _keep(here, state, count > known, keys, values, K, V)
     else:
         if end:
             tl.store(last_ptr + head * K * V + at, state, mask=inside)
@@ -198,20 +214,26 @@ def _outputs_kernel(
     BV: tl.constexpr,
     SCALE: tl.constexpr,
     REVERSE: tl.constexpr,
+    GIVEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """y from x, z, w = q, k, v and H, or in reverse dv from k, q, dy and G; a chunk of a head."""
+    """y from x, z, w = q, k, v and H, or in reverse dv from k, q, dy and G; a chunk of a head.
+
+    Unless one was GIVEN, the state at the start of a sequence, or G at its end, is zero.
+    """
     blocks: tl.constexpr = (V + BV - 1) // BV
     at_chunk = (tl.program_id(0) // blocks).to(tl.int64)
     values = tl.program_id(0) % blocks * BV + tl.arange(0, BV)
     head = at_chunk // chunks
     chunk = (at_chunk % chunks).to(tl.int32)
-    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    _, index, begin, end = piece_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
     t = tl.arange(0, C)
     end -= begin
+    zeros = ((end <= C) if REVERSE else (index == 0)) & (not GIVEN)
+    met = tl.where(zeros, 0, K)  # keys of the state that are not zero
     row = (head // H * T + begin) * H + head % H  # of the first token
     x_ptr += row * K
     z_ptr += row * K
@@ -225,7 +247,7 @@ def _outputs_kernel(
         x = _rows(x_ptr, t, end, H * K, keys, K, 0.0)
         z = _rows(z_ptr, t, end, H * K, keys, K, 0.0)
         at = keys[:, None] * V + values[None, :]
-        inside = (keys < K)[:, None] & (values < V)[None, :]
+        inside = (keys < met)[:, None] & (values < V)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         scores += _product(x, tl.trans(z), PRECISION)
         out += _product(x, state, PRECISION)
@@ -275,20 +297,27 @@ def _gradients_kernel(
     BK: tl.constexpr,
     BV: tl.constexpr,
     SCALE: tl.constexpr,
+    START: tl.constexpr,
+    END: tl.constexpr,
     PRECISION: tl.constexpr,
     GATES: tl.constexpr,
 ):
-    """dq, dk and da of one chunk of one head. GATES: the precision of the product for da."""
+    """dq, dk and da of one chunk of one head. GATES: the precision of the product for da.
+
+    START, END: whether the state a sequence starts with and G at its end were given, or are zero.
+    """
     at_chunk = tl.program_id(0).to(tl.int64)
     head = at_chunk // chunks
     chunk = (at_chunk % chunks).to(tl.int32)
-    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    _, index, begin, end = piece_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
     tokens = tl.arange(0, C)
     t = tokens
     end -= begin
+    met = tl.where((index == 0) & (not START), 0, K)  # keys of H that are not zero, and of G
+    after = tl.where((end <= C) & (not END), 0, K)
     r, c = tokens[:, None], tokens[None, :]
     row = (head // H * T + begin) * H + head % H  # of the first token
     q_ptr += row * K
@@ -331,8 +360,9 @@ def _gradients_kernel(
             v = _rows(v_ptr, t, end, H * V, values, V, 0.0)
             dy = _rows(dy_ptr, t, end, H * V, values, V, 0.0)
             at = keys[None, :] * V + values[:, None]
-            inside = (values < V)[:, None] & (keys < K)[None, :]
+            inside = (values < V)[:, None] & (keys < met)[None, :]
             state = tl.load(states_ptr + at, mask=inside, other=0.0)
+            inside = (values < V)[:, None] & (keys < after)[None, :]
             dstate = tl.load(dstates_ptr + at, mask=inside, other=0.0)
             dquery += _product(dy, state, PRECISION)
             dkey += _product(v, dstate, PRECISION)
@@ -381,7 +411,8 @@ def forward(
     with on_device_of(q):
         ends = (initial_state, offsets, states, state, longest, chunk)
         run_states(k, v, decay, *ends, 1.0, reverse=False)
-        run_outputs(q, k, v, decay, offsets, states, y, chunk, scale, precision, reverse=False)
+        results = (states, initial_state is not None, y, chunk, scale, precision)
+        run_outputs(q, k, v, decay, offsets, *results, reverse=False)
 
 
 def backward(
@@ -390,26 +421,30 @@ def backward(
     v: Tensor,
     decay: Tensor,
     scale: float,
+    initial_state: Tensor | None,
     offsets: Tensor | None,
     longest: int,
     states: Tensor,
     dy: Tensor,
-    dfinal: Tensor,
+    dfinal: Tensor | None,
     dq: Tensor,
     dk: Tensor,
     dv: Tensor,
     ddecay: Tensor,
     dstart: Tensor,
 ) -> None:
-    """Fills the gradients; `dstart` in any case."""
+    """Fills the gradients; `dstart` where there is an initial state."""
     chunk, precision = _chunk(q, k, v), _precision(q, k, v)
     dstates = torch.empty_like(states)
     with on_device_of(q):
-        ends = (dfinal, offsets, dstates, dstart, longest, chunk)
+        first = None if initial_state is None else dstart
+        ends = (dfinal, offsets, dstates, first, longest, chunk)
         run_states(q, dy, decay, *ends, scale, reverse=True)
-        run_outputs(k, q, dy, decay, offsets, dstates, dv, chunk, scale, precision, reverse=True)
+        results = (dstates, dfinal is not None, dv, chunk, scale, precision)
+        run_outputs(k, q, dy, decay, offsets, *results, reverse=True)
         given = (q, k, v, dy, decay, states, dstates, dq, dk, ddecay, offsets)
-        run_gradients(*given, chunk, scale, precision)
+        start, end = initial_state is not None, dfinal is not None
+        run_gradients(*given, start, end, chunk, scale, precision)
 
 
 def run_states(
@@ -419,7 +454,7 @@ def run_states(
     start: Tensor | None,
     offsets: Tensor | None,
     states: Tensor,
-    last: Tensor,
+    last: Tensor | None,
     longest: int,
     chunk: int,
     scale: float,
@@ -450,6 +485,7 @@ def run_outputs(
     decay: Tensor,
     offsets: Tensor | None,
     states: Tensor,
+    given: bool,
     out: Tensor,
     chunk: int,
     scale: float,
@@ -480,6 +516,7 @@ def run_outputs(
         BV=values,
         SCALE=scale,
         REVERSE=reverse,
+        GIVEN=given,
         PRECISION=precision,
         num_warps=warps,
         num_stages=stages,
@@ -498,6 +535,8 @@ def run_gradients(
     dk: Tensor,
     ddecay: Tensor,
     offsets: Tensor | None,
+    start: bool,
+    end: bool,
     chunk: int,
     scale: float,
     precision: str,
@@ -528,6 +567,8 @@ def run_gradients(
         BK=keys,
         BV=values,
         SCALE=scale,
+        START=start,
+        END=end,
         PRECISION=precision,
         GATES=_gates_precision(precision),
         num_warps=warps,
