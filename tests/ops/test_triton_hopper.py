@@ -63,9 +63,12 @@ def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
 
 
 @rows_and_pieces
-@pytest.mark.parametrize("segment", mostly_slow(["- -", "i32 i32"], fast=["i32 i32"]))
 @pytest.mark.parametrize(
-    ("channels", "size"), mostly_slow([(256, 16), (3, 5), (1, 1)], fast=[(256, 16)])
+    ("channels", "size", "segment"),
+    mostly_slow(
+        [(256, 16, "i32 i32"), (256, 16, "- -"), (3, 5, "i32 i32"), (1, 1, "- -")],
+        fast=[(256, 16, "i32 i32")],
+    ),
 )
 def test_selective_fits_on_hopper(channels: int, size: int, segment: str, cut: str) -> None:
     import triton.language as tl
@@ -201,8 +204,10 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
 
 
 @rows_and_pieces
-@pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
-@pytest.mark.parametrize(("key", "value"), mostly_slow([(128, 128), (64, 65)], fast=[(128, 128)]))
+@pytest.mark.parametrize(
+    ("key", "value", "dtype"),
+    mostly_slow([(128, 128, "bf16"), (64, 65, "fp32")], fast=[(128, 128, "bf16")]),
+)
 def test_attention_with_a_gate_per_head_fits_on_hopper(
     key: int, value: int, dtype: str, cut: str
 ) -> None:
