@@ -55,7 +55,7 @@ def test_every_tile(
     """Each head size has its own (tile, warps); both forms must be right at all of them."""
     from statetrack.ops.linear_attention.triton import choose
 
-    monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: chunks)
+    monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, decay, dtype, longest: chunks)
     case = attention(77, key, value, vector=vector)
     inputs = in_dtype(case.inputs(77), dtype)
     expect_match(case, inputs, 2e-5 if dtype == torch.float32 else 1e-2)

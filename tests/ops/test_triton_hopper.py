@@ -64,22 +64,34 @@ def test_short_delta_fits_on_hopper(size: int, cut: str) -> None:
 
 @rows_and_pieces
 @pytest.mark.parametrize(
-    ("channels", "size"), mostly_slow([(256, 16), (3, 5), (1, 1)], fast=[(256, 16)])
+    ("channels", "size", "segment"),
+    mostly_slow(
+        [(256, 16, "i32 i32"), (256, 16, "- -"), (3, 5, "i32 i32"), (1, 1, "- -")],
+        fast=[(256, 16, "i32 i32")],
+    ),
 )
-def test_selective_fits_on_hopper(channels: int, size: int, cut: str) -> None:
+def test_selective_fits_on_hopper(channels: int, size: int, segment: str, cut: str) -> None:
     import triton.language as tl
 
     from statetrack.ops.selective import triton as selective
 
     padded = selective.power_of_two(size)
     tile = {"N": size, "BC": selective._block(channels, size, 256), "BN": padded, "LOW": -1.0}
-    tile |= {"BC_token": 8 + 2 * size, "COMPUTE": tl.float32}
+    tile |= {"COMPUTE": tl.float32}
+    token = 8 + 2 * size
+    if segment != "- -":
+        types = f"*bf16 *bf16 *fp32 *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 {segment}"
+        for reverse in (False, True):
+            walk = {"w_token": token, "REVERSE": reverse}
+            stack, _ = for_hopper(selective._maps_kernel, types, 1, **tile, **walk)
+            assert stack == 0
+    tile |= {"BC_token": token}
     inputs = "*bf16 *bf16 *fp32 *bf16 *bf16 *fp32"
-    types = f"{inputs} - *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32"
+    types = f"{inputs} *fp32 *bf16 *fp32 *fp32 {cut} i32 i32 i32 i32 {segment}"
     stack, _ = for_hopper(selective._forward_kernel, types, 1, **tile, SAVE=True)
     assert stack == 0
     types = f"{inputs} *fp32 *bf16 *fp32 *bf16 *bf16 *fp32 *fp32 *fp32 *fp32 - {cut}"
-    types += " i32 i32 i32 i32 i32"
+    types += f" i32 i32 i32 i32 i32 {segment}"
     stack, _ = for_hopper(selective._backward_kernel, types, 1, **tile, ASM=True)
     assert stack == 0
     tile["registers"] = selective.REGISTERS
@@ -138,6 +150,19 @@ def test_dplr_fits_on_hopper(size: int, cut: str) -> None:
 
 
 @rows_and_pieces
+@pytest.mark.parametrize("values", mostly_slow([1, 128], fast=[128]))
+def test_segments_join_on_hopper(values: int, cut: str) -> None:
+    import triton.language as tl
+
+    from statetrack.ops._triton import segments
+
+    types = f"*fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32 i32"
+    for reverse in (False, True):
+        tile = {"VALUES": values, "BLOCK": 256, "REVERSE": reverse, "COMPUTE": tl.float32}
+        assert for_hopper(segments._join_kernel, types, 2, **tile)[0] == 0
+
+
+@rows_and_pieces
 @pytest.mark.parametrize("dtype", mostly_slow(["bf16", "fp32"], fast=["bf16"]))
 def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     from statetrack.ops.linear_attention.triton import chunked as chunks
@@ -145,7 +170,7 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     size, count, x = 128, chunks.CHUNK, f"*{dtype}"
     precision = {"PRECISION": "bf16" if dtype == "bf16" else "tf32x3"}
     shape = {"K": size, "V": size, "C": count, "SCALE": 1.0}
-    tree = {"K": size, "C": count, "VECTOR": True, "LEVELS": count.bit_length() - 1}
+    tree = {"K": size, "C": count, "LEVELS": count.bit_length() - 1}
     keys, options = chunks._scores_tile(size, precision["PRECISION"])
     warps = options["num_warps"]
     types = f"{x} {x} {x} {x} {x} *fp32 *fp32 {cut} i32 i32 i32"
@@ -153,8 +178,10 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     keys, values, warps, _ = chunks._states_tile(size, size)
     for key, reverse in (("*fp32", False), (x, True)):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
-        types = f"{key} {x} *fp32 - {x} *fp32 {cut} i32 i32 i32 i32"
-        made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
+        for results in (f"- {x} - *fp32", f"*fp32 {x} - *fp32", "- - *fp32 *fp32"):
+            segment = "- -" if results.startswith(f"- {x}") else "i32 i32"
+            types = f"{key} {x} *fp32 {results} {cut} i32 i32 i32 i32 {segment}"
+            made += [for_hopper(chunks._states_kernel, types, warps, **shape, **tile)]
     keys, values, warps, _ = chunks._outputs_tile(size, size)
     for key, reverse in ((x, False), ("*fp32", True)):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse}
@@ -171,9 +198,45 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
     made += [for_hopper(chunks._ends_kernel, types, warps, **shape, **tile, **precision)]
     keys, options = chunks._gates_tile(size, precision["PRECISION"])
     warps = options["num_warps"]
-    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} {cut} i32 i32 i32 i32 i32"
+    types = f"{x} {x} {x} {x} {x} {x} *fp32 {x} {x} {x} {cut} i32 i32 i32 i32"
     made += [for_hopper(chunks._gates_kernel, types, warps, **tree, BK=keys, **precision)]
     assert all(shared <= SHARED_MEMORY for _, shared in made)
+
+
+@rows_and_pieces
+@pytest.mark.parametrize(
+    ("key", "value", "dtype"),
+    mostly_slow([(128, 128, "bf16"), (64, 65, "fp32")], fast=[(128, 128, "bf16")]),
+)
+def test_attention_with_a_gate_per_head_fits_on_hopper(
+    key: int, value: int, dtype: str, cut: str
+) -> None:
+    from statetrack.ops.linear_attention.triton import scalar
+
+    x, precision = f"*{dtype}", "bf16" if dtype == "bf16" else "tf32x3"
+    shape = {"K": key, "V": value, "C": scalar.CHUNK if dtype == "bf16" else scalar.CHUNK_FLOAT32}
+    shape |= {"SCALE": 1.0}
+    keys, values, warps, stages = scalar._states_tile(key, value)
+    made = []
+    for reverse in (False, True):
+        tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
+        for results in (f"- {x} - *fp32", f"*fp32 {x} - *fp32", "- - *fp32 *fp32"):
+            segment = "- -" if results.startswith(f"- {x}") else "i32 i32"
+            types = f"{x} {x} {x} {results} {cut} i32 i32 i32 i32 {segment}"
+            made += [for_hopper(scalar._states_kernel, types, warps, stages, **shape, **tile)]
+    keys, values, warps, stages = scalar._outputs_tile(key, value, precision)
+    for reverse in (False, True):
+        tile = {"BK": keys, "BV": values, "REVERSE": reverse, "PRECISION": precision}
+        tile |= {"GIVEN": False}
+        types = f"{x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
+        made += [for_hopper(scalar._outputs_kernel, types, warps, stages, **shape, **tile)]
+    keys, values, warps, stages = scalar._gradients_tile(key, value, precision)
+    tile = {"BK": keys, "BV": values, "PRECISION": precision}
+    tile |= {"GATES": scalar._gates_precision(precision), "START": False, "END": False}
+    types = f"{x} {x} {x} {x} {x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
+    made += [for_hopper(scalar._gradients_kernel, types, warps, stages, **shape, **tile)]
+    assert all(shared <= SHARED_MEMORY for _, shared in made)
+    assert dtype == "fp32" or all(stack == 0 for stack, _ in made)
 
 
 @rows_and_pieces

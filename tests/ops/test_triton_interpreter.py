@@ -88,6 +88,45 @@ else:
     def test_the_ends_of_selective_scans_range_are_exact(low: float) -> None:
         expect_exact_ends("triton", low)
 
+    SELECTIVE = [case for case in CASES if case.op == "selective_scan"]
+    selective_cases = pytest.mark.parametrize(
+        "case", mostly_slow(SELECTIVE, fast=SELECTIVE[:1]), ids=str
+    )
+
+    @selective_cases
+    @pytest.mark.parametrize(
+        ("time", "state"), mostly_slow([(21, True), (16, False), (9, True)], fast=[(21, True)])
+    )
+    def test_selective_in_segments(
+        case: Case, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Segments of 8 tokens; final states have gradients too."""
+        from statetrack.ops.selective import triton as selective
+
+        monkeypatch.setattr(selective, "_segment", lambda u, blocks, longest: 8)
+        inputs = case.inputs(time, state=state)
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @selective_cases
+    @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))
+    def test_pieces_of_selective_in_segments(
+        case: Case, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Segments end where a sequence does; some places for them stay empty, as sequences do."""
+        from statetrack.ops.selective import triton as selective
+
+        monkeypatch.setattr(selective, "_segment", lambda u, blocks, longest: 4)
+        cuts = [[0, 17, 17, 18, 23], [0, 0, 3, 11, 23]]
+        expect_pieces(case, "triton", state=state, cuts=cuts)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("low", [-1.0, 0.0])
+    def test_the_ends_are_exact_in_segments(low: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        from statetrack.ops.selective import triton as selective
+
+        monkeypatch.setattr(selective, "_segment", lambda u, blocks, longest: 4)
+        expect_exact_ends("triton", low)
+
     @pytest.mark.slow
     @pytest.mark.parametrize("label", ["vector", "scalar"])
     @pytest.mark.parametrize("time", [13, 16])
@@ -104,9 +143,17 @@ else:
         inputs = case.inputs(time)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
 
+    def use_chunks_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the forms of linear attention for long sequences, taken at any length."""
+        from statetrack.ops.linear_attention.triton import choose, chunked, scalar
+
+        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, decay, dtype, longest: True)
+        monkeypatch.setattr(chunked, "CHUNK", 16)
+        monkeypatch.setattr(scalar, "CHUNK_FLOAT32", 16)
+
     @pytest.mark.parametrize(
         "label",
-        mostly_slow(["vector", "scalar", "vector-long", "scalar-long"], fast=["vector"]),
+        mostly_slow(["vector", "scalar", "vector-long", "scalar-long"], fast=["vector", "scalar"]),
     )
     @pytest.mark.parametrize(
         ("time", "state"), mostly_slow([(1, True), (16, False), (37, True)], fast=[(16, False)])
@@ -115,14 +162,73 @@ else:
         label: str, time: int, state: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The form for long sequences, which computes in float32: up to three chunks here."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         low = single(case.inputs(time, state=state))
         exact = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=exact, tol=2e-6)
+
+    @pytest.mark.parametrize(
+        "label", mostly_slow(["vector", "vector-long", "scalar-long"], fast=["scalar-long"])
+    )
+    @pytest.mark.parametrize("state", mostly_slow([True, False], fast=[True]))
+    @pytest.mark.parametrize(
+        "packed", mostly_slow([False, True], fast=[True]), ids=["rows", "packed"]
+    )
+    def test_linear_attention_in_segments(
+        label: str, state: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Segments of two chunks, whose states are made all at once."""
+        from statetrack.ops.linear_attention.triton import chunked, scalar
+
+        use_chunks_of_16(monkeypatch)
+        monkeypatch.setattr(chunked, "_segment", lambda tokens, longest, programs: 32)
+        monkeypatch.setattr(scalar, "_segment", lambda tokens, longest, programs, chunk: 32)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        if packed:
+            cuts = [[0, 50, 50, 51, 70], [0, 0, 33, 35, 70]]
+            options = {"dtype": torch.float32, "error": 5e-6}
+            expect_pieces(case, "triton", state=state, cuts=cuts, **options)
+        else:
+            low = single(case.inputs(75, state=state))
+            exact = {name: x.double() for name, x in low.items()}
+            expect_match(case, low, "triton", exact=exact, tol=5e-6)
+
+    @pytest.mark.parametrize(
+        ("form", "label"),
+        mostly_slow(
+            [
+                *(("chunks", label) for label in ("scalar-long", "vector-long")),
+                *(("segments", label) for label in ("scalar-long", "vector-long")),
+                *(("recurrence", label) for label in ("scalar-long", "vector-long")),
+            ],
+            fast=[("chunks", "scalar-long")],
+        ),
+    )
+    @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[False]))
+    def test_linear_attention_whose_final_state_nobody_uses(
+        form: str, label: str, state: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from statetrack.ops.linear_attention.triton import chunked, scalar
+
+        if form != "recurrence":
+            use_chunks_of_16(monkeypatch)
+        if form == "segments":
+            monkeypatch.setattr(chunked, "_segment", lambda tokens, longest, programs: 16)
+            monkeypatch.setattr(scalar, "_segment", lambda tokens, longest, programs, chunk: 16)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
+        low = single(case.inputs(11 if form == "recurrence" else 40, state=state))
+        found = []
+        for backend, inputs in (
+            ("triton", low),
+            ("reference", {name: x.double() for name, x in low.items()}),
+        ):
+            leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+            y, _ = case.run(leaves, backend)
+            grads = torch.autograd.grad(y.double().sin().sum(), list(leaves.values()))
+            found.append((y, *grads))
+        for name, got, want in zip(("y", *low), *found, strict=True):
+            assert relative_error(got, want) < 5e-6, name
 
     @pytest.mark.parametrize("case", mostly_slow(INTERPRETABLE, fast=ONE_PER_OP), ids=str)
     @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))
@@ -150,20 +256,14 @@ else:
     )
     def test_pieces_in_chunks(label: str, state: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Chunks end where a sequence does; there are places for chunks that stay empty."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         cuts = [[0, 33, 33, 34, 40], [0, 0, 7, 23, 40]]
         expect_pieces(case, "triton", state=state, cuts=cuts, dtype=torch.float32, error=5e-6)
 
     @pytest.mark.slow
     def test_pieces_in_chunks_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
+        use_chunks_of_16(monkeypatch)
         expect_no_leak(next(c for c in CASES if c.op == "linear_attention"), "triton")
 
     def energy(y: torch.Tensor) -> torch.Tensor:
@@ -198,13 +298,11 @@ else:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["q", "k", "v", "decay"])
-    def test_nan_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("label", ["vector", "scalar"])
+    def test_nan_in_chunks(label: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A NaN shows from its token on, not in the tokens of its chunk before it."""
-        from statetrack.ops.linear_attention.triton import choose, chunked
-
-        monkeypatch.setattr(choose, "runs_in_chunks", lambda k, v, dtype, longest: True)
-        monkeypatch.setattr(chunked, "CHUNK", 16)
-        case = next(c for c in CASES if c.op == "linear_attention")
+        use_chunks_of_16(monkeypatch)
+        case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         inputs = single(case.inputs(20))
         inputs[name][0, 9] = torch.nan
         with torch.no_grad():
@@ -364,7 +462,7 @@ else:
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         A, D = x["A"].detach()[None].requires_grad_(), x["D"].detach()[None].requires_grad_()
         args = (x["u"], x["delta"], A, x["B"], x["C"], D, -1.0, x["initial_state"], True)
-        torch.library.opcheck(registered.selective_scan_triton.default, (*args, None))
+        torch.library.opcheck(registered.selective_scan_triton.default, (*args, None, 2))
         case = next(case for case in CASES if case.op == "slstm_scan")
         x = {name: t.requires_grad_() for name, t in case.inputs(2).items()}
         R = x["R"].detach()[None].requires_grad_()

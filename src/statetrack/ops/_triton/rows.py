@@ -5,7 +5,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-__all__ = ["chunk_at", "fetch", "first_chunk", "place"]
+__all__ = ["chunk_at", "fetch", "first_chunk", "piece_at", "place"]
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def place(offsets_ptr, sequence, T, P):
 
 @triton.jit
 @no_type_check
-def first_chunk(first, in_row, C: tl.constexpr):
+def first_chunk(first, in_row, C):
     """Where the chunks of C tokens of a sequence begin among those of its row.
 
     It is the row's sequence number `in_row`, from token `first` on. A row of T tokens in P
@@ -44,6 +44,16 @@ def chunk_at(offsets_ptr, row, chunk, T, P, C: tl.constexpr):
 
     An empty place begins at its end. `offsets_ptr` is None where every row is one sequence.
     """
+    _, _, begin, end = piece_at(offsets_ptr, row, chunk, T, P, C)
+    return begin, end
+
+
+@triton.jit
+@no_type_check
+def piece_at(offsets_ptr, row, chunk, T, P, C):
+    """(number of its sequence in the row, of the chunk in the sequence, and as `chunk_at`)."""
+    s = 0
+    index = chunk
     begin = chunk * C
     end = T
     if offsets_ptr is not None:
@@ -61,8 +71,9 @@ def chunk_at(offsets_ptr, row, chunk, T, P, C: tl.constexpr):
             count = tl.minimum(step, count - ahead)
         first = tl.load(offsets_ptr + s).to(tl.int32)
         end = tl.load(offsets_ptr + s + 1).to(tl.int32)
-        begin = tl.minimum(first + (chunk - first_chunk(first, s, C)) * C, end)
-    return begin, end
+        index = chunk - first_chunk(first, s, C)
+        begin = tl.minimum(first + index * C, end)
+    return s, index, begin, end
 
 
 @triton.jit

@@ -12,6 +12,9 @@ program and are added up outside: the result does not depend on the order of pro
 
 Where a row holds P sequences (`Packing`), a program runs one of them. Its saved states begin at
 slot ⌊first token / 4⌋ + its index of the row's ⌈T/4⌉ + P - 1, so that no two sequences share one.
+
+Few long sequences are cut into segments (_triton/segments.py), whose maps take a kernel more in
+each direction. A segment begins at a multiple of four, so that the saved states are the same.
 """
 
 import math
@@ -23,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack.ops._register import differentiable_op, empty_grads, per_group
+from statetrack.ops._triton.ahead import compiled_ahead, launch
 from statetrack.ops._triton.rows import fetch, place
 from statetrack.ops._triton.runtime import (
     by_token,
@@ -32,6 +36,7 @@ from statetrack.ops._triton.runtime import (
     power_of_two,
     triton_dtype,
 )
+from statetrack.ops._triton.segments import join, places, segment_at, segment_length
 from statetrack.ops.packing import Packing, in_a_row
 from statetrack.ops.selective.spec import SPEC, Inputs, in_groups
 
@@ -41,13 +46,16 @@ LOG2_E = tl.constexpr(1 / math.log(2))
 LOG_2 = tl.constexpr(math.log(2))
 GROUP = 4  # tokens between saved states; the kernels take four steps at a time
 REGISTERS = 168  # at most, for a thread of a backward program: 12 of them share a multiprocessor
+ENOUGH = 640  # programs that are not worth cutting in time
+PROGRAMS = 32 * 132  # wanted of those that are
+SHORTEST = 32  # tokens of a segment
 
 
 def selective_scan(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
     """See `statetrack.ops.selective_scan`."""
     check_version()
-    offsets = None if packing is None else packing.offsets
-    y, state, _ = _op(*in_groups(inputs), torch.is_grad_enabled(), offsets)
+    offsets, longest = (None, inputs.u.shape[1]) if packing is None else packing
+    y, state, _ = _op(*in_groups(inputs), torch.is_grad_enabled(), offsets, longest)
     return y, state
 
 
@@ -85,8 +93,8 @@ def store_four(ptr, t, T, size, index, x):
 
 @triton.jit
 @no_type_check
-def _step(h, u, delta, log2_decay, B, LOW: tl.constexpr):
-    """(the next state, E = exp(Δ A)), with A in units of log 2."""
+def _eigenvalue(delta, log2_decay, LOW: tl.constexpr):
+    """(a, E = exp(Δ A)), with A in units of log 2."""
     E = tl.exp2(delta[:, None] * log2_decay)
     if LOW == 0.0:
         a = E
@@ -94,6 +102,14 @@ def _step(h, u, delta, log2_decay, B, LOW: tl.constexpr):
         a = 2.0 * E - 1.0  # one instruction
     else:
         a = E + LOW * (1.0 - E)
+    return a, E
+
+
+@triton.jit
+@no_type_check
+def _step(h, u, delta, log2_decay, B, LOW: tl.constexpr):
+    """(the next state, E = exp(Δ A)), with A in units of log 2."""
+    a, E = _eigenvalue(delta, log2_decay, LOW)
     return a * h + (delta * u)[:, None] * B[None, :], E
 
 
@@ -105,6 +121,94 @@ def _first_slot(b, row, first, time, P):
 
 
 @triton.jit
+@no_type_check
+def _walk(offsets_ptr, unit, time, P, places, segment):
+    """What a program walks: a sequence, or a segment of one.
+
+    (sequence, row, first token, how many, slot of its first saved state, number of the segment,
+    whether it is the last).
+    """
+    if segment is None:
+        sequence = unit
+        row, first, T = place(offsets_ptr, unit, time, P)
+        slot = _first_slot(sequence, row, first, time, P)
+        index = 0
+        last = True
+    else:
+        row, sequence, index, first, T, last = segment_at(
+            offsets_ptr, unit, time, P, places, segment
+        )
+        slot = _first_slot(sequence, row, first - index * segment, time, P) + index * segment // 4
+    return sequence, row, first, T, slot, index, last
+
+
+@triton.jit(do_not_specialize=["places", "segment"])
+@no_type_check
+def _maps_kernel(
+    x_ptr,
+    delta_ptr,
+    A_ptr,
+    w_ptr,
+    product_ptr,
+    added_ptr,
+    offsets_ptr,
+    time,
+    channels,
+    P,
+    rows_per_group,
+    places,
+    segment,
+    w_token: tl.constexpr,
+    N: tl.constexpr,
+    BC: tl.constexpr,
+    BN: tl.constexpr,
+    LOW: tl.constexpr,
+    REVERSE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The map of a segment: h ← a h + Δ x w, or in reverse dh ← a (dh + x w), from zero."""
+    blocks = tl.cdiv(channels, BC)
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
+    c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    n = tl.arange(0, BN)
+    at = c[:, None] * N + n[None, :]
+    inside = (c < channels)[:, None] & (n < N)[None, :]
+    size = channels * N
+    b, row, first, T, slot, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
+    if (index == 0) if REVERSE else last:  # nothing comes after it
+        return
+    group = b // rows_per_group
+    token = row * time + first
+    x_ptr += token * channels
+    delta_ptr += token * channels
+    w_ptr += token * w_token
+    log2_decay = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE) * LOG2_E
+    h = tl.zeros([BC, BN], COMPUTE)
+    product = tl.full([BC, BN], 1.0, COMPUTE)
+
+    groups = (T + 3) // 4
+    begin = tl.maximum(groups - 1, 0) * 4 if REVERSE else 0
+    x = load_four(x_ptr, begin, T, channels, channels, c, COMPUTE)
+    delta = load_four(delta_ptr, begin, T, channels, channels, c, COMPUTE)
+    w = load_four(w_ptr, begin, T, w_token, N, n, COMPUTE)
+    for i in range(groups):
+        ahead = tl.maximum((groups - 2 - i) * 4, 0) if REVERSE else (i + 1) * 4
+        next_x = load_four(x_ptr, ahead, T, channels, channels, c, COMPUTE)
+        next_delta = load_four(delta_ptr, ahead, T, channels, channels, c, COMPUTE)
+        next_w = load_four(w_ptr, ahead, T, w_token, N, n, COMPUTE)
+        for j in tl.static_range(3 if REVERSE else 0, -1 if REVERSE else 4, -1 if REVERSE else 1):
+            a, E = _eigenvalue(delta[j], log2_decay, LOW)
+            if REVERSE:
+                h = a * (h + x[j][:, None] * w[j][None, :])
+            else:
+                h = a * h + (delta[j] * x[j])[:, None] * w[j][None, :]
+            product *= a
+        x, delta, w = next_x, next_delta, next_w
+    tl.store(product_ptr + unit * size + at, product, mask=inside)
+    tl.store(added_ptr + unit * size + at, h, mask=inside)
+
+
+@triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _forward_kernel(
     u_ptr,
@@ -122,6 +226,8 @@ def _forward_kernel(
     channels,
     P,
     rows_per_group,
+    places,
+    segment,
     BC_token: tl.constexpr,
     N: tl.constexpr,
     BC: tl.constexpr,
@@ -130,16 +236,17 @@ def _forward_kernel(
     SAVE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
+    """`start` holds a state for each program's walk, `final` one for each sequence."""
     blocks = tl.cdiv(channels, BC)
-    b = (tl.program_id(0) // blocks).to(tl.int64)
-    group = b // rows_per_group
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
     c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
     n = tl.arange(0, BN)
     at = c[:, None] * N + n[None, :]
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
 
-    row, first, T = place(offsets_ptr, b, time, P)
+    b, row, first, T, slot, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
+    group = b // rows_per_group
     token = row * time + first
     u_ptr += token * channels
     delta_ptr += token * channels
@@ -149,12 +256,12 @@ def _forward_kernel(
     log2_decay = tl.load(A_ptr + group * size + at, mask=inside, other=0.0).to(COMPUTE) * LOG2_E
     h = tl.zeros([BC, BN], COMPUTE)
     if start_ptr is not None:
-        h += tl.load(start_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
+        h += tl.load(start_ptr + unit * size + at, mask=inside, other=0.0).to(COMPUTE)
     D = tl.zeros([BC], COMPUTE)
     if D_ptr is not None:
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
 
-    kept_at = kept_ptr + _first_slot(b, row, first, time, P) * size + at
+    kept_at = kept_ptr + slot * size + at
     u = load_four(u_ptr, 0, T, channels, channels, c, COMPUTE)
     delta = load_four(delta_ptr, 0, T, channels, channels, c, COMPUTE)
     B = load_four(B_ptr, 0, T, BC_token, N, n, COMPUTE)
@@ -173,7 +280,8 @@ def _forward_kernel(
             y = y + (tl.sum(h * C[i][None, :], 1) + D * u[i],)
         store_four(y_ptr, t, T, channels, c, y)
         u, delta, B, C = next_u, next_delta, next_B, next_C
-    tl.store(final_ptr + b * size + at, h, mask=inside)
+    if last:
+        tl.store(final_ptr + b * size + at, h, mask=inside)
 
 
 @triton.jit
@@ -199,7 +307,7 @@ def _step_back(dh, dA, dD, before, after, E, u, delta, log2_decay, B, C, D, dy, 
     return dh, dA, dD + dy * u, du, ddelta, dB, dC
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "segment"])
 @no_type_check
 def _backward_kernel(
     u_ptr,
@@ -224,6 +332,8 @@ def _backward_kernel(
     P,
     rows_per_group,
     batch,
+    places,
+    segment,
     BC_token: tl.constexpr,
     N: tl.constexpr,
     BC: tl.constexpr,
@@ -232,18 +342,21 @@ def _backward_kernel(
     COMPUTE: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """dA [BP, C, N] and dD [BP, C] are one part per sequence, dB and dC one per channel block."""
+    """dA and dD are one part per sequence or segment, dB and dC one per channel block.
+
+    `dfinal` holds a gradient for each program's walk, `dstart` one for each sequence.
+    """
     blocks = tl.cdiv(channels, BC)
-    b = (tl.program_id(0) // blocks).to(tl.int64)
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
     block = (tl.program_id(0) % blocks).to(tl.int64)
-    group = b // rows_per_group
     c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
     n = tl.arange(0, BN)
     at = c[:, None] * N + n[None, :]
     inside = (c < channels)[:, None] & (n < N)[None, :]
     size = channels * N
 
-    row, first, T = place(offsets_ptr, b, time, P)
+    b, row, first, T, slot, index, last = _walk(offsets_ptr, unit, time, P, places, segment)
+    group = b // rows_per_group
     token = row * time + first
     u_ptr += token * channels
     delta_ptr += token * channels
@@ -260,12 +373,12 @@ def _backward_kernel(
         D += tl.load(D_ptr + group * channels + c, mask=c < channels, other=0.0).to(COMPUTE)
     dh = tl.zeros([BC, BN], COMPUTE)
     if dfinal_ptr is not None:
-        dh = tl.load(dfinal_ptr + b * size + at, mask=inside, other=0.0).to(COMPUTE)
+        dh = tl.load(dfinal_ptr + unit * size + at, mask=inside, other=0.0).to(COMPUTE)
     dA = tl.zeros([BC, BN], COMPUTE)
     dD = tl.zeros([BC], COMPUTE)
 
     groups = (T + 3) // 4
-    saved_ptr = kept_ptr + _first_slot(b, row, first, time, P) * size
+    saved_ptr = kept_ptr + slot * size
     kept_at = saved_ptr + at
     for i in range(groups):
         t = (groups - 1 - i) * 4
@@ -311,11 +424,12 @@ def _backward_kernel(
         store_four(ddelta_ptr, t, T, channels, c, ddelta)
         store_four(dB_ptr, t, T, N, n, dB)
         store_four(dC_ptr, t, T, N, n, dC)
-    tl.store(dA_ptr + b * size + at, (1.0 - LOW) * dA, mask=inside)
+    tl.store(dA_ptr + unit * size + at, (1.0 - LOW) * dA, mask=inside)
     if dD_ptr is not None:
-        tl.store(dD_ptr + b * channels + c, dD, mask=c < channels)
+        tl.store(dD_ptr + unit * channels + c, dD, mask=c < channels)
     if dstart_ptr is not None:
-        tl.store(dstart_ptr + b * size + at, dh, mask=inside)
+        if index == 0:
+            tl.store(dstart_ptr + b * size + at, dh, mask=inside)
 
 
 @triton.jit
@@ -351,33 +465,47 @@ def _block(channels: int, state: int, elements: int) -> int:
     return max(1, min(power_of_two(channels), elements // power_of_two(state)))
 
 
-def _forward(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor, ...]:
+def _forward(
+    inputs: Inputs, save: bool, offsets: Tensor | None, longest: int
+) -> tuple[Tensor, ...]:
     u, delta, A, B, C, D, low, initial_state = inputs
-    results = _empty(inputs, save, offsets)
+    results = _empty(inputs, save, offsets, longest)
     y, state, kept = results
     if state.numel() == 0:
         return results
     _, time, channels = u.shape
     size = A.shape[-1]
     block = _block(channels, size, 256)
+    blocks = triton.cdiv(channels, block)
     B, C, BC_token = _alike(B, C)
+    u, delta, A = u.contiguous(), delta.contiguous(), A.contiguous()
+    offsets, start = contiguous(offsets), contiguous(initial_state)
+    segment = _segment(u, blocks, longest)
     with on_device_of(u):
-        _forward_kernel[(len(state) * triton.cdiv(channels, block),)](
-            u.contiguous(),
-            delta.contiguous(),
-            A.contiguous(),
+        if segment is not None:
+            given = (u, delta, A, B, start, offsets, state, low, segment, block, BC_token)
+            start = _starts(*given, reverse=False)
+        walks = len(state) if start is None or segment is None else math.prod(start.shape[:3])
+        launch(
+            _forward_kernel,
+            (walks * blocks,),
+            u,
+            delta,
+            A,
             B,
             C,
             contiguous(D),
-            contiguous(initial_state),
+            start,
             y,
             state,
             kept,
-            contiguous(offsets),
+            offsets,
             time,
             channels,
             in_a_row(offsets),
             len(state) // A.shape[0],
+            None if segment is None else walks // len(u),
+            segment,
             BC_token=BC_token,
             N=size,
             BC=block,
@@ -390,7 +518,71 @@ def _forward(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor
     return results
 
 
-def _empty(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor, ...]:
+def _segment(u: Tensor, blocks: int, longest: int) -> int | None:
+    """Tokens of a segment, None where sequences are not cut."""
+    batch, time, _ = u.shape
+    return segment_length(
+        batch * time,
+        longest,
+        blocks,
+        enough=ENOUGH,
+        wanted=PROGRAMS,
+        multiple=GROUP,
+        least=SHORTEST,
+    )
+
+
+def _starts(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    w: Tensor,
+    start: Tensor | None,
+    offsets: Tensor | None,
+    state: Tensor,
+    low: float,
+    segment: int,
+    block: int,
+    w_token: int,
+    *,
+    reverse: bool,
+) -> Tensor:
+    """What every segment begins with, [batch, 1, places, C, N]; x and w as in `_maps_kernel`."""
+    batch, time, channels = x.shape
+    size = A.shape[-1]
+    count = places(time, offsets, segment)
+    product = state.new_empty(batch, 1, count, channels, size)
+    starts = torch.empty_like(product)
+    launch(
+        _maps_kernel,
+        (batch * count * triton.cdiv(channels, block),),
+        x,
+        delta,
+        A,
+        w,
+        product,
+        starts,
+        offsets,
+        time,
+        channels,
+        in_a_row(offsets),
+        len(state) // A.shape[0],
+        count,
+        segment,
+        w_token=w_token,
+        N=size,
+        BC=block,
+        BN=power_of_two(size),
+        LOW=low,
+        REVERSE=reverse,
+        COMPUTE=triton_dtype(state.dtype),
+        num_warps=1,
+    )
+    join(product, starts, start, offsets, time, segment, reverse=reverse)
+    return starts
+
+
+def _empty(inputs: Inputs, save: bool, offsets: Tensor | None, longest: int) -> tuple[Tensor, ...]:
     """The results and the saved states [B, ⌈T/4⌉ + P - 1, C, N]."""
     y, state = SPEC.empty(inputs, in_a_row(offsets))
     batch, time, _ = y.shape
@@ -402,6 +594,7 @@ def _backward(
     inputs: Inputs,
     save: bool,
     offsets: Tensor | None,
+    longest: int,
     y: Tensor,
     state: Tensor,
     kept: Tensor,
@@ -417,34 +610,45 @@ def _backward(
         return du, ddelta, dA.zero_(), dB, dC, dD.zero_(), dstart, none
     block = _block(channels, size, 256)
     blocks = triton.cdiv(channels, block)
-    dA_rows = torch.empty_like(state)
-    dD_rows = None if D is None else state.new_empty(len(state), channels)
     parts = state.new_empty(2, blocks, batch, time, size)  # of dB and dC
     B, C, BC_token = _alike(B, C)
+    u, delta, A, dy = u.contiguous(), delta.contiguous(), A.contiguous(), dy.contiguous()
+    offsets, end = contiguous(offsets), contiguous(dstate)
+    segment = _segment(u, blocks, longest)
     with on_device_of(u):
-        _backward_kernel[(len(state) * blocks,)](
-            u.contiguous(),
-            delta.contiguous(),
-            A.contiguous(),
+        if segment is not None:
+            given = (dy, delta, A, C, end, offsets, state, low, segment, block, BC_token)
+            end = _starts(*given, reverse=True)
+        walks = len(state) if end is None or segment is None else math.prod(end.shape[:3])
+        dA_walks = state.new_empty(walks, channels, size)
+        dD_walks = None if D is None else state.new_empty(walks, channels)
+        launch(
+            _backward_kernel,
+            (walks * blocks,),
+            u,
+            delta,
+            A,
             B,
             C,
             contiguous(D),
             kept,
-            dy.contiguous(),
-            contiguous(dstate),
+            dy,
+            end,
             du,
             ddelta,
-            dA_rows,
+            dA_walks,
             parts[0],
             parts[1],
-            dD_rows,
+            dD_walks,
             None if initial_state is None else dstart,
-            contiguous(offsets),
+            offsets,
             time,
             channels,
             in_a_row(offsets),
             len(state) // A.shape[0],
             batch,
+            None if segment is None else walks // batch,
+            segment,
             BC_token=BC_token,
             N=size,
             BC=block,
@@ -456,22 +660,30 @@ def _backward(
             maxnreg=REGISTERS,
         )
         numbers = batch * time * size
-        _sum_kernel[(triton.cdiv(numbers, 1024), 2)](
-            parts, dB, dC, numbers, blocks, BLOCK=1024, COMPUTE=triton_dtype(state.dtype)
+        launch(
+            _sum_kernel,
+            (triton.cdiv(numbers, 1024), 2),
+            parts,
+            dB,
+            dC,
+            numbers,
+            blocks,
+            BLOCK=1024,
+            COMPUTE=triton_dtype(state.dtype),
         )
-    dA = per_group(dA_rows, len(A)).to(A.dtype)
-    if D is not None and dD_rows is not None:
-        dD = per_group(dD_rows, len(D)).to(D.dtype)
+    dA = per_group(dA_walks, len(A)).to(A.dtype)
+    if D is not None and dD_walks is not None:
+        dD = per_group(dD_walks, len(D)).to(D.dtype)
     return du, ddelta, dA, dB, dC, dD, dstart, none
 
 
 _op = differentiable_op(
     SPEC,
     "triton",
-    forward=_forward,
+    forward=compiled_ahead(_forward, _backward, num_outputs=2, used=1),
     backward=_backward,
     empty=_empty,
-    options="bool save, Tensor? offsets",
+    options="bool save, Tensor? offsets, int longest",
     saved=("kept",),
     optional_grads=("final_state",),
 )

@@ -1,12 +1,14 @@
-"""`linear_attention`: which kernels run it. Both forms compute the same function.
+"""`linear_attention`: which kernels run it. All compute the same function.
 
-| state   | K·V       | longest    | q, k, v                           | kernels      |
-|---------|-----------|------------|-----------------------------------|--------------|
-| float32 | from 1024 | above 256  | any                               | chunked.py   |
-| float32 | from 1024 | from 32    | half precision, T·K·V from 2^19   | chunked.py   |
-| anything else |     |            |                                   | recurrent.py |
+| gate per | state   | K·V       | longest    | q, k, v                          | kernels      |
+|----------|---------|-----------|------------|----------------------------------|--------------|
+| head     | float32 | from 1024 | above 256  | any                              | scalar.py    |
+| head     | float32 | from 4096 | from 32    | any                              | scalar.py    |
+| key      | float32 | from 1024 | above 256  | any                              | chunked.py   |
+| key      | float32 | from 1024 | from 32    | half precision, T·K·V from 2^19  | chunked.py   |
+| anything else | |            |            |                                  | recurrent.py |
 
-`longest` is the number of tokens T of the longest sequence. Both take packed sequences.
+`longest` is the number of tokens T of the longest sequence. All take packed sequences.
 Why, in numbers: ../README.md.
 """
 
@@ -17,12 +19,12 @@ from statetrack.ops._register import differentiable_op, empty_grads
 from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import check_version, contiguous
 from statetrack.ops.linear_attention.spec import SPEC, Inputs
-from statetrack.ops.linear_attention.triton import chunked, recurrent
+from statetrack.ops.linear_attention.triton import chunked, recurrent, scalar
 from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["linear_attention", "runs_in_chunks"]
 
-LONGEST_RECURRENCE = 256  # tokens
+LONGEST_RECURRENCE, SHORTEST_CHUNKS = 256, 32  # tokens
 
 
 def linear_attention(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
@@ -33,16 +35,26 @@ def linear_attention(inputs: Inputs, packing: Packing | None = None) -> tuple[Te
     return y, state
 
 
-def runs_in_chunks(k: Tensor, v: Tensor, dtype: torch.dtype, longest: int) -> bool:
-    """Whether the form in chunks is taken, which was measured to be the faster one from here on.
+def runs_in_chunks(k: Tensor, v: Tensor, decay: Tensor, dtype: torch.dtype, longest: int) -> bool:
+    """Whether a form in chunks is taken.
 
     The recurrence costs K·V a token, on the ordinary units; the chunks about K + V and the products
     with a state, on the matrix units, where half precision inputs need a third of the products.
+    With a gate per key there is a tree of gates as well.
     """
     size = k.shape[3] * v.shape[3]
-    half = all(x.dtype in (torch.bfloat16, torch.float16) for x in (k, v))
-    large = half and longest >= chunked.CHUNK and longest * size >= 2**19
-    return bool(dtype == torch.float32 and size >= 1024 and (longest > LONGEST_RECURRENCE or large))
+    if per_head(decay):
+        large = size >= 4096
+    else:
+        half = all(x.dtype in (torch.bfloat16, torch.float16) for x in (k, v))
+        large = half and longest * size >= 2**19
+    short = longest < SHORTEST_CHUNKS or (longest <= LONGEST_RECURRENCE and not large)
+    return bool(dtype == torch.float32 and size >= 1024 and not short)
+
+
+def per_head(decay: Tensor) -> bool:
+    """Whether all keys of a head share a gate."""
+    return decay.shape[-1] == 1
 
 
 def _forward(
@@ -54,23 +66,30 @@ def _forward(
         return results
     inputs, offsets = _contiguous(inputs), contiguous(offsets)
     q, k, v, decay, scale, initial_state = inputs
-    if runs_in_chunks(k, v, state.dtype, longest):
-        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v, offsets)
-        chunked.forward(q, k, v, decay, scale, initial_state, offsets, y, state, saved)
-    else:
+    given = (q, k, v, decay, scale, initial_state, offsets, longest)
+    if not runs_in_chunks(k, v, decay, state.dtype, longest):
         recurrent.forward(inputs, offsets, y, state, kept, save)
+    elif per_head(decay):
+        states = kept if save else scalar.saved(q, k, v, offsets)
+        scalar.forward(*given, y, state, states)
+    else:
+        saved = chunked.Saved(*results[2:]) if save else chunked.saved(q, k, v, offsets)
+        chunked.forward(*given, y, state, saved)
     return results
 
 
 def _empty(inputs: Inputs, save: bool, offsets: Tensor | None, longest: int) -> tuple[Tensor, ...]:
-    """The results and what is saved: states alone by the recurrence, `chunked.Saved` in chunks."""
+    """The results and what is saved: states alone, or `chunked.Saved`."""
     y, state = SPEC.empty(inputs, in_a_row(offsets))
     nothing = [state.new_empty(0) for _ in chunked.Saved._fields]
     if not save:
         return y, state, *nothing
-    if runs_in_chunks(inputs.k, inputs.v, state.dtype, longest):
-        return y, state, *chunked.saved(inputs.q, inputs.k, inputs.v, offsets)
-    return y, state, recurrent.empty_kept(inputs, state), *nothing[1:]
+    q, k, v, decay = inputs[:4]
+    if not runs_in_chunks(k, v, decay, state.dtype, longest):
+        return y, state, recurrent.empty_kept(inputs, state), *nothing[1:]
+    if per_head(decay):
+        return y, state, scalar.saved(q, k, v, offsets), *nothing[1:]
+    return y, state, *chunked.saved(q, k, v, offsets)
 
 
 def _backward(
@@ -86,22 +105,24 @@ def _backward(
     key_after: Tensor,
     total: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
 ) -> tuple[Tensor, ...]:
     grads = empty_grads(*inputs, offsets)
     if state.numel() == 0:
         return grads
     inputs, offsets = _contiguous(inputs), contiguous(offsets)
-    dy, dstate = dy.contiguous(), dstate.contiguous()
+    dy, dstate = dy.contiguous(), contiguous(dstate)
     q, k, v, decay, scale, initial_state = inputs
-    if not runs_in_chunks(k, v, state.dtype, longest):
+    if not runs_in_chunks(k, v, decay, state.dtype, longest):
         recurrent.backward(inputs, offsets, state, kept, dy, dstate, grads)
         return grads
     dq, dk, dv, ddecay, dstart, _ = grads
-    first = torch.empty_like(state) if initial_state is None else dstart
-    saved = chunked.Saved(kept, scores, query, key_after, total)
-    given = (dy, dstate, dq, dk, dv, ddecay, first)
-    chunked.backward(q, k, v, decay, scale, offsets, saved, *given)
+    given = (q, k, v, decay, scale, initial_state, offsets, longest)
+    results = (dy, dstate, dq, dk, dv, ddecay, dstart)
+    if per_head(decay):
+        scalar.backward(*given, kept, *results)
+    else:
+        chunked.backward(*given, chunked.Saved(kept, scores, query, key_after, total), *results)
     return grads
 
 
@@ -114,9 +135,10 @@ def _contiguous(inputs: Inputs) -> Inputs:
 _op = differentiable_op(
     SPEC,
     "triton",
-    forward=compiled_ahead(_forward, _backward, num_outputs=2),
+    forward=compiled_ahead(_forward, _backward, num_outputs=2, used=1),
     backward=_backward,
     empty=_empty,
     options="bool save, Tensor? offsets, int longest",
     saved=("kept", "scores", "query", "key_after", "total"),
+    optional_grads=("final_state",),
 )

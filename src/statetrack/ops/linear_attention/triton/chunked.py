@@ -1,4 +1,4 @@
-"""Linear attention for long sequences: chunks of tokens, matrix products, gates of either sign.
+"""Linear attention for long sequences with one gate per key: chunks, gates of either sign.
 
 docs/design/signed_gates.md derives the form: a chunk is halved again and again, and each product of
 gates is split where two tokens part, so that only products of gates appear and no quotient.
@@ -18,8 +18,9 @@ the block to its left, the suffix of a left block with that of the block to its 
     ends     dQ = scale dy H_nᵀ, dK = v G_nᵀ and dtotal = Σ_value G_n ∘ H_n
     gates    dq, dk and da: up the tree once more and down again
 
-All but `states` work on all chunks at once. A chunk holds tokens of one sequence: where a row holds
-P of them (`Packing`), it has N = ⌈T/C⌉ + P - 1 places for chunks (_triton/rows.py).
+All but `states` work on all chunks at once; few long sequences are cut into segments for it
+(_triton/segments.py). A chunk holds tokens of one sequence: where a row holds P of them
+(`Packing`), it has N = ⌈T/C⌉ + P - 1 places for chunks (_triton/rows.py).
 
 Precision. The state is float32 wherever a later state is made of it, and products that make one
 have both factors good to 16 bits at least; so does everything for float32 inputs (three TF32
@@ -28,7 +29,7 @@ bfloat16 products, and copies of states that serve no other end are kept in bflo
 it is TF32.
 """
 
-from typing import NamedTuple, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 import triton
@@ -38,11 +39,15 @@ from torch import Tensor
 from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.rows import chunk_at, first_chunk, place
 from statetrack.ops._triton.runtime import on_device_of, power_of_two
+from statetrack.ops._triton.segments import join, places, segment_at, segment_length
 from statetrack.ops.packing import in_a_row
 
 __all__ = ["Saved", "backward", "forward", "saved"]
 
 CHUNK = 32  # tokens
+ENOUGH = 256  # programs for states that are not worth cutting in time
+PROGRAMS = 2 * 132  # wanted of those that are
+SHORTEST = 8  # chunks of a segment
 
 
 class Saved(NamedTuple):
@@ -123,34 +128,32 @@ def _scores_kernel(
     P,
     H,
     K: tl.constexpr,
-    VECTOR: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    gates: tl.constexpr = K if VECTOR else 1
     tokens = tl.arange(0, C)
     begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * tl.num_programs(0) + chunk
     q_ptr += row * K
     k_ptr += row * K
-    decay_ptr += row * gates
+    decay_ptr += row * K
 
     scores = tl.zeros([C, C], tl.float32)
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
-        index = keys if VECTOR else 0 * keys
         q = _rows(q_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
         k = _rows(k_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
-        prefix = _rows(decay_ptr, t, end, H * gates, index, gates, 1.0).to(tl.float32)
+        prefix = _rows(decay_ptr, t, end, H * K, keys, K, 1.0).to(tl.float32)
         suffix = tl.full([C, BK], 1.0, tl.float32)
         own = _product(q, tl.trans(k), PRECISION)
         scores += tl.where(r == c, own, 0.0)
@@ -173,18 +176,49 @@ def _scores_kernel(
 
 @triton.jit
 @no_type_check
+def span(offsets_ptr, unit, T, P, H, chunks, places, segment, C: tl.constexpr, REVERSE):
+    """Where a program for states walks: along a head of a sequence, or of a segment of one.
+
+    (head of the sequence, first token of the head, number of tokens, place of the first chunk,
+    whether it comes last in its direction). `places` are those for segments in a row.
+    """
+    if segment is None:
+        head = unit
+        h = unit % H
+        row, begin, length = place(offsets_ptr, unit // H, T, P)
+        lowest = (row * H + h) * chunks + first_chunk(begin, unit // H - row * P, C)
+        end = True
+    else:
+        h = unit // places % H
+        at = unit // places // H * places + unit % places
+        row, sequence, index, begin, length, end = segment_at(
+            offsets_ptr, at, T, P, places, segment
+        )
+        head = sequence * H + h
+        lowest = (row * H + h) * chunks + index * segment // C
+        lowest += first_chunk(begin - index * segment, sequence - row * P, C)
+        if REVERSE:
+            end = index == 0
+    return head, (row * T + begin) * H + h, length, lowest, end
+
+
+@triton.jit(do_not_specialize=["places", "segment"])
+@no_type_check
 def _states_kernel(
     x_ptr,
     w_ptr,
     total_ptr,
     start_ptr,
     states_ptr,
+    product_ptr,
     last_ptr,
     offsets_ptr,
     T,
     P,
     H,
     chunks,
+    places,
+    segment,
     K: tl.constexpr,
     V: tl.constexpr,
     C: tl.constexpr,
@@ -196,30 +230,38 @@ def _states_kernel(
 ):
     """State ← Diag(total) state + scale · xᵀ w over the chunks; `states` keeps what each chunk met.
 
+    Of a sequence, or of a segment where `segment` is not None: `start` has a state for each of
+    them, `last` for each sequence. Without `states`, the map of each segment: `product`, `last`.
     SPLIT: w is bfloat16, and x, if it is not, goes in as the sum of two bfloat16 numbers.
     """
     blocks: tl.constexpr = (V + BV - 1) // BV
     tiles: tl.constexpr = (K + BK - 1) // BK * blocks
-    head = (tl.program_id(0) // tiles).to(tl.int64)  # of a sequence
+    unit = (tl.program_id(0) // tiles).to(tl.int64)  # a head of a sequence, or of a segment
     tile = tl.program_id(0) % tiles
     keys = tile // blocks * BK + tl.arange(0, BK)
     values = tile % blocks * BV + tl.arange(0, BV)
-    row, begin, length = place(offsets_ptr, head // H, T, P)
+    head, token, length, lowest, end = span(
+        offsets_ptr, unit, T, P, H, chunks, places, segment, C, REVERSE
+    )
+    if states_ptr is None:
+        if end:  # nothing comes after it
+            return
     count = tl.cdiv(length, C)
-    lowest = (row * H + head % H) * chunks + first_chunk(begin, head // H - row * P, C)
     tokens = tl.arange(0, C)
     in_k = keys < K
     at = keys[:, None] * V + values[None, :]
     inside = in_k[:, None] & (values < V)[None, :]
-    w_ptr += ((row * T + begin) * H + head % H) * V
+    w_ptr += token * V
 
     state = tl.zeros([BK, BV], tl.float32)
+    product = tl.full([BK], 1.0, tl.float32)
     if start_ptr is not None:
-        state += tl.load(start_ptr + head * K * V + at, mask=inside, other=0.0).to(tl.float32)
+        state += tl.load(start_ptr + unit * K * V + at, mask=inside, other=0.0).to(tl.float32)
     for step in range(count):
         chunk = count - 1 - step if REVERSE else step
         at_chunk = lowest + chunk
-        tl.store(states_ptr + at_chunk * K * V + at, state, mask=inside)
+        if states_ptr is not None:
+            tl.store(states_ptr + at_chunk * K * V + at, state, mask=inside)
         x_at = x_ptr + (at_chunk * C + tokens[None, :]) * K + keys[:, None]
         x = tl.load(x_at, mask=in_k[:, None], other=0.0)
         w = _rows(w_ptr, chunk * C + tokens, length, H * V, values, V, 0.0)
@@ -233,7 +275,15 @@ def _states_kernel(
         else:
             added = _product(x, w, "tf32x3")
         state = total[:, None] * state + SCALE * added
-    tl.store(last_ptr + head * K * V + at, state, mask=inside)
+        if states_ptr is None:
+            product *= total
+    if states_ptr is None:
+        tl.store(last_ptr + unit * K * V + at, state, mask=inside)
+        if tile % blocks == 0:
+            tl.store(product_ptr + unit * K + keys, product, mask=in_k)
+    elif last_ptr is not None:
+        if end:
+            tl.store(last_ptr + head * K * V + at, state, mask=inside)
 
 
 @triton.jit
@@ -268,9 +318,10 @@ def _outputs_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
     x_ptr += at_chunk * C * K
     states_ptr += at_chunk * K * V
@@ -322,8 +373,9 @@ def _pairs_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
-    row = head // H * T * H + head % H
+    t = tokens
+    end -= begin
+    row = (head // H * T + begin) * H + head % H  # of the first token
     pairs = tl.zeros([C, C], tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
@@ -366,8 +418,9 @@ def _ends_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
-    row = head // H * T * H + head % H
+    t = tokens
+    end -= begin
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
     dquery = tl.zeros([C, BK], tl.float32)
     dkey = tl.zeros([C, BK], tl.float32)
@@ -404,25 +457,19 @@ def _gates_kernel(
     dk_ptr,
     ddecay_ptr,
     offsets_ptr,
-    B,
     T,
     P,
     H,
     chunks,
     K: tl.constexpr,
-    VECTOR: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """dq, dk and da of a block of keys in one chunk of one head.
-
-    A gate that all keys share gets the sum of theirs: one slab per block of keys.
-    """
+    """dq, dk and da of a block of keys in one chunk of one head."""
     head = tl.program_id(1).to(tl.int64)
     blocks: tl.constexpr = (K + BK - 1) // BK
-    gates: tl.constexpr = K if VECTOR else 1
     chunk = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks
     keys = block * BK + tl.arange(0, BK)
@@ -431,16 +478,16 @@ def _gates_kernel(
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    t = begin + tokens
+    t = tokens
+    end -= begin
     r, c = tokens[:, None], tokens[None, :]
-    row = head // H * T * H + head % H
+    row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
 
     # up the tree, keeping what each level read
-    index = keys if VECTOR else 0 * keys
     q = _rows(q_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
     k = _rows(k_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
-    a = _rows(decay_ptr + row * gates, t, end, H * gates, index, gates, 1.0).to(tl.float32)
+    a = _rows(decay_ptr + row * K, t, end, H * K, keys, K, 1.0).to(tl.float32)
     prefix = a
     suffix = tl.full([C, BK], 1.0, tl.float32)
     kept = ()
@@ -481,11 +528,7 @@ def _gates_kernel(
     inside = (t < end)[:, None] & in_k
     tl.store(dq_ptr + rows * K + keys[None, :], dquery * a + own * k, mask=inside)
     tl.store(dk_ptr + rows * K + keys[None, :], dkey + own * q, mask=inside)
-    if VECTOR:
-        tl.store(ddecay_ptr + rows * K + keys[None, :], da, mask=inside)
-    else:
-        slab = (block.to(tl.int64) * B * T * H + row) + t.to(tl.int64) * H
-        tl.store(ddecay_ptr + slab, tl.sum(da, 1), mask=t < end)
+    tl.store(ddecay_ptr + rows * K + keys[None, :], da, mask=inside)
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -499,6 +542,7 @@ def forward(
     scale: float,
     initial_state: Tensor | None,
     offsets: Tensor | None,
+    longest: int,
     y: Tensor,
     state: Tensor,
     kept: Saved,
@@ -507,7 +551,7 @@ def forward(
     precision = _precision(q, k, v)
     with on_device_of(q):
         run_scores(q, k, decay, offsets, kept, precision)
-        ends = (initial_state, offsets, kept.states, state)
+        ends = (initial_state, offsets, kept.states, state, longest)
         run_states(kept.key, v, kept.total, *ends, 1.0, reverse=False)
         run_outputs(kept.query, kept.scores, v, offsets, kept.states, y, scale, precision, False)
 
@@ -518,23 +562,25 @@ def backward(
     v: Tensor,
     decay: Tensor,
     scale: float,
+    initial_state: Tensor | None,
     offsets: Tensor | None,
+    longest: int,
     kept: Saved,
     dy: Tensor,
-    dfinal: Tensor,
+    dfinal: Tensor | None,
     dq: Tensor,
     dk: Tensor,
     dv: Tensor,
     ddecay: Tensor,
     dstart: Tensor,
 ) -> None:
-    """Fills the gradients; `dstart` in any case."""
+    """Fills the gradients; `dstart` where there is an initial state."""
     precision = _precision(q, k, v)
     half = kept.query.dtype
     states, scores, query, key = (torch.empty_like(x, dtype=half) for x in kept[:-1])
     dkept = Saved(states, scores, query, key, torch.empty_like(kept.total))
     with on_device_of(q):
-        ends = (dfinal, offsets, dkept.states, dstart)
+        ends = (dfinal, offsets, dkept.states, None if initial_state is None else dstart, longest)
         run_states(kept.query, dy, kept.total, *ends, scale, reverse=True)
         run_outputs(kept.key, kept.scores, dy, offsets, dkept.states, dv, scale, precision, True)
         run_pairs_and_ends(v, dy, scale, offsets, kept, dkept, precision)
@@ -561,7 +607,6 @@ def run_scores(
         in_a_row(offsets),
         heads,
         K=key,
-        VECTOR=decay.shape[-1] > 1,
         C=CHUNK,
         LEVELS=CHUNK.bit_length() - 1,
         BK=keys,
@@ -577,37 +622,70 @@ def run_states(
     start: Tensor | None,
     offsets: Tensor | None,
     states: Tensor,
-    last: Tensor,
+    last: Tensor | None,
+    longest: int,
     scale: float,
     *,
     reverse: bool,
 ) -> None:
-    _, heads, chunks, key, value = states.shape
+    batch, heads, _, key, value = states.shape
     keys, values, warps, stages = _states_tile(key, value)
-    launch(
-        _states_kernel,
-        (triton.cdiv(key, keys) * triton.cdiv(value, values) * len(last) * heads,),
-        x,
-        w,
-        total,
-        start,
-        states,
-        last,
-        offsets,
-        w.shape[1],
-        in_a_row(offsets),
-        heads,
-        chunks,
-        K=key,
-        V=value,
-        C=CHUNK,
-        BK=keys,
-        BV=values,
-        SCALE=scale,
-        REVERSE=reverse,
-        SPLIT=w.dtype == torch.bfloat16,
-        num_warps=warps,
-        num_stages=stages,
+    tile = {"BK": keys, "BV": values, "num_warps": warps, "num_stages": stages}
+    tiles = triton.cdiv(key, keys) * triton.cdiv(value, values)
+    segment = _segment(batch * w.shape[1], longest, heads * tiles)
+    options = {"C": CHUNK, "SCALE": scale, "REVERSE": reverse, "SPLIT": w.dtype == torch.bfloat16}
+    given = (start, offsets, states, last, segment, tiles, options | tile)
+    walk_states(_states_kernel, x, w, total, *given, gates=(key,))
+
+
+def walk_states(
+    kernel: Any,
+    x: Tensor,
+    w: Tensor,
+    gates_of: Tensor,
+    start: Tensor | None,
+    offsets: Tensor | None,
+    states: Tensor,
+    last: Tensor | None,
+    segment: int | None,
+    tiles: int,
+    options: dict[str, Any],
+    *,
+    gates: tuple[int, ...],
+) -> None:
+    """Runs a kernel for states: once, or where there are segments for their maps before.
+
+    Args:
+        gates_of: what the kernel makes the total of a chunk of, which has the axes `gates`.
+        tiles: programs that share a state.
+    """
+    batch, heads, chunks, key, value = states.shape
+    time = w.shape[1]
+    options = options | {"K": key, "V": value}
+    count = in_a_row(offsets) if segment is None else places(time, offsets, segment)
+    units = batch * count * heads
+    sizes = (offsets, time, in_a_row(offsets), heads, chunks, count, segment)
+    if segment is not None:
+        product = states.new_empty(batch, heads, count, *gates, dtype=torch.float32)
+        begins = states.new_empty(batch, heads, count, key, value, dtype=torch.float32)
+        maps = (None, None, product, begins)
+        launch(kernel, (tiles * units,), x, w, gates_of, *maps, *sizes, **options)
+        join(product, begins, start, offsets, time, segment, reverse=options["REVERSE"])
+        start = begins
+    results = (start, states, None, last)
+    launch(kernel, (tiles * units,), x, w, gates_of, *results, *sizes, **options)
+
+
+def _segment(tokens: int, longest: int, programs: int) -> int | None:
+    """Tokens of a segment, None where sequences are not cut."""
+    return segment_length(
+        tokens,
+        longest,
+        programs,
+        enough=ENOUGH,
+        wanted=PROGRAMS,
+        multiple=CHUNK,
+        least=SHORTEST * CHUNK,
     )
 
 
@@ -720,12 +798,8 @@ def run_gates(
     precision: str,
 ) -> None:
     batch, time, heads, key = q.shape
-    vector = decay.shape[-1] > 1
     keys, options = _gates_tile(key, precision)
     blocks = triton.cdiv(key, keys)
-    slabs = ddecay
-    if not vector and blocks > 1:
-        slabs = dkept.total.new_empty(blocks, *ddecay.shape)
     chunks = dkept.total.shape[2]
     launch(
         _gates_kernel,
@@ -739,23 +813,19 @@ def run_gates(
         dkept.total,
         dq,
         dk,
-        slabs,
+        ddecay,
         offsets,
-        batch,
         time,
         in_a_row(offsets),
         heads,
         chunks,
         K=key,
-        VECTOR=vector,
         C=CHUNK,
         LEVELS=CHUNK.bit_length() - 1,
         BK=keys,
         PRECISION=precision,
         **options,
     )
-    if slabs is not ddecay:
-        ddecay.copy_(slabs.sum(0))
 
 
 def _precision(q: Tensor, k: Tensor, v: Tensor) -> str:

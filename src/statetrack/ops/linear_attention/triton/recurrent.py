@@ -289,7 +289,9 @@ def _backward_kernel(
     dv_ptr += row * V
     ddecay_ptr += slab * gates
 
-    dstate = tl.load(dfinal_ptr + head * K * V + at, mask=inside, other=0.0).to(COMPUTE)
+    dstate = tl.zeros([BK, BV], COMPUTE)
+    if dfinal_ptr is not None:
+        dstate += tl.load(dfinal_ptr + head * K * V + at, mask=inside, other=0.0).to(COMPUTE)
     last = (T + 3) // 4 * 4 - 4  # where the last four tokens begin
     here = _four_tokens(
         q_ptr,
@@ -467,7 +469,7 @@ def backward(
     state: Tensor,
     kept: Tensor,
     dy: Tensor,
-    dstate: Tensor,
+    dstate: Tensor | None,
     grads: tuple[Tensor, ...],
 ) -> None:
     """Fills `grads`; the inputs, dy and dstate are contiguous."""

@@ -1,0 +1,33 @@
+"""Which kernels run linear attention on a GPU."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from statetrack.ops.linear_attention.triton.choose import runs_in_chunks  # noqa: E402
+
+FP32, BF16 = torch.float32, torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("gates", "longest", "key", "value", "dtype", "chunks"),
+    [
+        (32, 257, 32, 32, FP32, True),
+        (32, 256, 32, 32, BF16, False),
+        (128, 40, 128, 128, BF16, True),
+        (128, 40, 128, 128, FP32, False),
+        (64, 40, 64, 64, BF16, False),
+        (1, 40, 64, 65, FP32, True),  # mLSTM's
+        (1, 31, 64, 65, FP32, False),
+        (1, 40, 32, 32, BF16, False),
+        (1, 257, 32, 32, BF16, True),
+        (1, 4096, 16, 16, BF16, False),
+    ],
+)
+def test_the_table(
+    gates: int, longest: int, key: int, value: int, dtype: torch.dtype, chunks: bool
+) -> None:
+    k, v, decay = (torch.empty(1, 1, 1, n, dtype=dtype) for n in (key, value, gates))
+    assert runs_in_chunks(k, v, decay, FP32, longest) == chunks
+    assert not runs_in_chunks(k, v, decay, torch.float64, longest)
