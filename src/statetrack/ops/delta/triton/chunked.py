@@ -46,6 +46,7 @@ __all__ = ["backward", "empty", "forward"]
 
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
+MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
@@ -96,6 +97,49 @@ def _product(x, other, into, PRECISION: tl.constexpr):
 def _leaf(x, other, into, PRECISION: tl.constexpr):
     """into + x @ other for results that no later token sees."""
     return tl.dot(x.to(other.dtype), other, into, input_precision=PRECISION, out_dtype=into.dtype)
+
+
+@triton.jit
+@no_type_check
+def _columns(x, PARTS: tl.constexpr, like):
+    """x as the right factor of a product: of two parts, high and low, next to each other."""
+    if PARTS == 2:
+        high, low = _split(x, like)
+        return tl.reshape(tl.join(high, low), [x.shape[0], 2 * x.shape[1]])
+    else:
+        return x.to(like.dtype)
+
+
+@triton.jit
+@no_type_check
+def _exact_columns(x, PARTS: tl.constexpr):
+    """The same for an x that has no low part."""
+    if PARTS == 2:
+        return tl.reshape(tl.join(x, tl.zeros_like(x)), [x.shape[0], 2 * x.shape[1]])
+    else:
+        return x
+
+
+@triton.jit
+@no_type_check
+def _sum_of_parts(x, PARTS: tl.constexpr):
+    """What a product with `_columns` stands for: the two parts of every column added."""
+    if PARTS == 2:
+        high, low = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+        return high + low
+    else:
+        return x
+
+
+@triton.jit
+@no_type_check
+def _per_part(x, PARTS: tl.constexpr):
+    """x below x: a left factor of two parts side by side meets it twice."""
+    if PARTS == 2:
+        twice = tl.permute(tl.join(x, x), [2, 0, 1])
+        return tl.reshape(twice, [2 * x.shape[0], x.shape[1]])
+    else:
+        return x
 
 
 @triton.jit
@@ -509,6 +553,195 @@ def _backward_kernel(
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _narrow_forward_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    start_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    y_ptr,
+    final_ptr,
+    states_ptr,
+    errors_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    SAVE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """`_forward_kernel` for few values a program."""
+    program = tl.program_id(0).to(tl.int64)
+    block, head = program % NV, program // NV
+    b, h = head // H, head % H
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
+    values, both = block * BV + tl.arange(0, BV), tl.arange(0, PARTS * ROWS)
+    in_state = (keys < K)[:, None] & (values < V)[None, :]
+    outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
+    state = tl.zeros([BK, BV], COMPUTE)
+    if start_ptr is not None:
+        state = tl.load(start_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
+    # What Triton does not load ahead by itself is loaded a chunk early.
+    field: tl.constexpr = _RHO if GATED else _R_Q
+    at = vectors_ptr + head * chunks * (FIELDS * ROWS)
+    next_rho = tl.load(at + field * ROWS + tokens)
+    next_whole = 1.0
+    if GATED:
+        next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    for c in range(chunks):
+        tile = head * chunks + c
+        rho, whole = next_rho, next_whole
+        at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
+        next_rho = tl.load(at + field * ROWS + tokens)
+        if GATED:
+            next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        token_count = tl.minimum(T - c * TOKENS, TOKENS)
+        first_token = (b * T + c * TOKENS) * H + h
+        first_row = (b * T + c * TOKENS) * N * H + h
+        k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
+        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
+        inverse = _load(inverse_at, rows, PARTS * ROWS, both, ROWS, PARTS * ROWS)
+        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        at = vectors_ptr + tile * (FIELDS * ROWS)
+        r = tl.load(at + _R * ROWS + rows)
+        read = tl.load(at + _READ * ROWS + rows)
+        write = tl.load(at + _BETA * ROWS + rows)
+        if GATED:
+            write *= tl.load(at + _UNTIL * ROWS + rows)
+        if SAVE:
+            _store(states_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(state))
+
+        columns = _columns(state, PARTS, k)
+        x = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE)
+        x = v.to(COMPUTE) * r[:, None] - _sum_of_parts(x, PARTS) * read[:, None]
+        x = _per_part(_columns(x, PARTS, k), PARTS)
+        e = tl.dot(inverse, x, input_precision=PRECISION, out_dtype=COMPUTE)
+        e = _sum_of_parts(e, PARTS)
+        written = _columns(e * write[:, None], PARTS, k)
+        change = tl.dot(tl.trans(k), written, input_precision=PRECISION, out_dtype=COMPUTE)
+        if SAVE:
+            _store(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V, e)
+        out = tl.dot(q, columns, input_precision=PRECISION, out_dtype=COMPUTE) * rho[:, None]
+        e = _columns(e, PARTS, k)
+        out = tl.dot(attention, e, out, input_precision=PRECISION, out_dtype=COMPUTE)
+        y_at = y_ptr + first_token * V
+        _store(y_at, tokens, H * V, values, token_count, V, _sum_of_parts(out, PARTS))
+        if GATED:
+            state *= whole
+        state += _sum_of_parts(change, PARTS)
+    tl.store(final_ptr + outside, state, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _narrow_backward_kernel(
+    q_ptr,
+    k_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    dy_ptr,
+    dfinal_ptr,
+    dv_ptr,
+    dstart_ptr,
+    dstates_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """`_backward_kernel` for few values a program."""
+    program = tl.program_id(0).to(tl.int64)
+    block, head = program % NV, program // NV
+    b, h = head // H, head % H
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
+    values, both = block * BV + tl.arange(0, BV), tl.arange(0, PARTS * ROWS)
+    in_state = (keys < K)[:, None] & (values < V)[None, :]
+    outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
+    dstate = tl.load(dfinal_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
+    # What Triton does not load ahead by itself is loaded a chunk early.
+    at = vectors_ptr + (head * chunks + chunks - 1) * (FIELDS * ROWS)
+    next_r = tl.load(at + _R * ROWS + rows)
+    next_write = tl.load(at + _BETA * ROWS + rows)
+    next_whole = 1.0
+    if GATED:
+        next_write *= tl.load(at + _UNTIL * ROWS + rows)
+        next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    for step in range(chunks):
+        c = chunks - 1 - step
+        tile = head * chunks + c
+        r, write, whole = next_r, next_write, next_whole
+        at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
+        next_r = tl.load(at + _R * ROWS + rows)
+        next_write = tl.load(at + _BETA * ROWS + rows)
+        if GATED:
+            next_write *= tl.load(at + _UNTIL * ROWS + rows)
+            next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        token_count = tl.minimum(T - c * TOKENS, TOKENS)
+        first_token = (b * T + c * TOKENS) * H + h
+        first_row = (b * T + c * TOKENS) * N * H + h
+        k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
+        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS) + (both // ROWS)[:, None] * ROWS
+        inverse = tl.load(inverse_at + (both % ROWS)[:, None] * (PARTS * ROWS) + rows[None, :])
+        at = vectors_ptr + tile * (FIELDS * ROWS)
+        read = tl.load(at + _READ * ROWS + rows)
+        rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
+        _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(dstate))
+
+        columns = _columns(dstate, PARTS, k)
+        de = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE) * write[:, None]
+        given = _exact_columns(dy, PARTS)
+        de = tl.dot(tl.trans(attention), given, de, input_precision=PRECISION, out_dtype=COMPUTE)
+        de = _per_part(_columns(_sum_of_parts(de, PARTS), PARTS, k), PARTS)
+        dx = tl.dot(tl.trans(inverse), de, input_precision=PRECISION, out_dtype=COMPUTE)
+        dx = _sum_of_parts(dx, PARTS)
+        dv_at = dv_ptr + first_row * V
+        _store(dv_at, rows, H * V, values, token_count * N, V, dx * r[:, None])
+        given = _exact_columns((dy.to(COMPUTE) * rho[:, None]).to(k.dtype), PARTS)
+        change = tl.dot(tl.trans(q), given, input_precision=PRECISION, out_dtype=COMPUTE)
+        seen = _columns(dx * -read[:, None], PARTS, k)
+        change = tl.dot(tl.trans(k), seen, change, input_precision=PRECISION, out_dtype=COMPUTE)
+        if GATED:
+            dstate *= whole
+        dstate += _sum_of_parts(change, PARTS)
+    if dstart_ptr is not None:
+        tl.store(dstart_ptr + outside, dstate, mask=in_state)
+
+
 # ------------------------------------------------------------------- gradients of q, k, β and a
 
 
@@ -784,10 +1017,23 @@ def _prepare_options(gated: bool) -> dict[str, int]:
     return {"num_warps": 4, "maxnreg": 168 if gated else 128}
 
 
-def _carry_tile(value: int) -> tuple[int, dict[str, int]]:
-    """(values per program, launch options) where a state is taken along."""
+def _carry_tile(heads: int, value: int) -> tuple[int, dict[str, int]]:
+    """(values per program, launch options) where the states of so many heads are taken along.
+
+    A program goes through all chunks of its head. So where heads are few, the values of a state are
+    cut, into 16 at least, until there is about one program for each multiprocessor.
+    """
     values = min(128, max(16, power_of_two(value)))
+    while values > 16 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
+        values //= 2
     return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
+
+
+def _carry_kernels(values: int) -> tuple[Any, Any]:
+    """Forward and backward: the state is the left factor of products, or the right if narrow."""
+    if values < 64:
+        return _narrow_forward_kernel, _narrow_backward_kernel
+    return _forward_kernel, _backward_kernel
 
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
@@ -810,7 +1056,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     chunks = _cut(k)[2]
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
-    values, options = _carry_tile(value)
+    values, options = _carry_tile(batch * heads, value)
     blocks = triton.cdiv(value, values)
     prepare = (
         q,
@@ -846,7 +1092,8 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         programs = (batch * heads * chunks,)
         launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
         programs = (batch * heads * blocks,)
-        launch(_forward_kernel, programs, *carry, **constants, **taken, **options)
+        kernel, _ = _carry_kernels(values)
+        launch(kernel, programs, *carry, **constants, **taken, **options)
     return results
 
 
@@ -913,7 +1160,7 @@ def backward(
         tiles = states.shape[:3]
         changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
-    values, options = _carry_tile(value)
+    values, options = _carry_tile(batch * heads, value)
     blocks = triton.cdiv(value, values)
     carry = (
         q,
@@ -932,7 +1179,8 @@ def backward(
     taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
     with on_device_of(q):
         programs = (batch * heads * blocks,)
-        launch(_backward_kernel, programs, *carry, **constants, **taken, **options)
+        _, kernel = _carry_kernels(values)
+        launch(kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(value)
     gradients = (
         q,
