@@ -1026,12 +1026,18 @@ def _carry_tile(heads: int, value: int) -> tuple[int, dict[str, int]]:
     values = min(128, max(16, power_of_two(value)))
     while values > 16 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
+    if _is_narrow(values):  # of three stages, one is worked on while the next is on its way
+        return values, {"num_warps": 4, "num_stages": 3}
     return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
+
+
+def _is_narrow(values: int) -> bool:
+    return values < 64
 
 
 def _carry_kernels(values: int) -> tuple[Any, Any]:
     """Forward and backward: the state is the left factor of products, or the right if narrow."""
-    if values < 64:
+    if _is_narrow(values):
         return _narrow_forward_kernel, _narrow_backward_kernel
     return _forward_kernel, _backward_kernel
 
