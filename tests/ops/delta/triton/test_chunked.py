@@ -54,13 +54,14 @@ if not INTERPRETED:
         for heads in (128, 16) if gated else (128, 64, 32, 16):
             values, options = chunked._carry_tile(heads, 128)
             carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
+            carry["FETCH"] = True
             forward, backward = chunked._carry_kernels(values)
             check(forward, forward_types, options, SAVE=True, **carry)
             check(backward, backward_types, options, **carry)
         values, options = chunked._gradient_tile(128)
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
         left = "*bf16 *fp32" if gated else "- -"
-        constants = {"V": 128, "BV": values, **normal}
+        constants = {"V": 128, "BV": values, "FETCH": chunked.MULTIPROCESSORS, **normal}
         check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
         if gated:
             del common["K"], common["BK"]

@@ -39,8 +39,10 @@ from torch import Tensor
 
 from statetrack.ops._register import empty_grads
 from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.rows import fetch
 from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
 from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
+from statetrack.ops.delta.triton.parts import split
 
 __all__ = ["backward", "empty", "forward"]
 
@@ -48,6 +50,9 @@ FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
+
+_LINE = tl.constexpr(64)  # of memory, in bfloat16 numbers
+_SHARE = tl.constexpr(16)  # rows that each of several programs brings near for all of them
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
 _ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
@@ -76,8 +81,11 @@ _SUMS = tl.constexpr(4)
 @no_type_check
 def _split(x, like):
     """x as high + low in the dtype of `like`, or x and nothing worth adding if that is wide."""
-    high = x.to(like.dtype)
-    return high, (x - high.to(x.dtype)).to(like.dtype)
+    if like.dtype == tl.bfloat16:
+        return split(x, True)
+    else:
+        high = x.to(like.dtype)
+        return high, (x - high.to(x.dtype)).to(like.dtype)
 
 
 @triton.jit
@@ -157,6 +165,32 @@ def _store(at, rows, stride, columns, row_count, column_count, x):
     inside = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     to = at + (rows[:, None] * stride + columns[None, :])
     tl.store(to, x.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _fetch(at, rows, stride, first, row_count, column_count, COLUMNS: tl.constexpr):
+    """Has COLUMNS columns from `first` on of the tile of `_load` brought near."""
+    lines = first + tl.arange(0, COLUMNS // _LINE if COLUMNS > _LINE else 1) * _LINE
+    lines = tl.minimum(lines, column_count - 1)
+    fetch(at + (tl.minimum(rows, row_count - 1)[:, None] * stride + lines[None, :]))
+
+
+@triton.jit
+@no_type_check
+def _fetch_squares(
+    inverse_ptr,
+    attention_ptr,
+    tile,
+    rows,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Some rows of M⁻¹ and P of a chunk."""
+    width: tl.constexpr = PARTS * ROWS
+    _fetch(inverse_ptr + tile * (ROWS * width), rows, width, 0, ROWS, width, width)
+    _fetch(attention_ptr + tile * (BQ * ROWS), rows, ROWS, 0, BQ, ROWS, ROWS)
 
 
 @triton.jit
@@ -415,6 +449,7 @@ def _forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -468,6 +503,14 @@ def _forward_kernel(
         if GATED:
             state *= whole
         state = _product(e * write[None, :], k, state, PRECISION)
+        if FETCH:  # the next one is loaded now
+            after = tl.minimum(c + 2, chunks - 1)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
+            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -499,6 +542,7 @@ def _backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -549,6 +593,14 @@ def _backward_kernel(
             dstate *= whole
         dstate = _leaf(dy_t.to(COMPUTE) * rho[None, :], q, dstate, PRECISION)
         dstate = _product(dx * -read[None, :], k, dstate, PRECISION)
+        if FETCH:  # the next one is loaded now
+            after = tl.maximum(c - 2, 0)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
+            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -583,6 +635,7 @@ def _narrow_forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -647,6 +700,15 @@ def _narrow_forward_kernel(
         if GATED:
             state *= whole
         state += _sum_of_parts(change, PARTS)
+        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
+            after = tl.minimum(c + 3, chunks - 1)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
+            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
+            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -678,6 +740,7 @@ def _narrow_backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -738,6 +801,15 @@ def _narrow_backward_kernel(
         if GATED:
             dstate *= whole
         dstate += _sum_of_parts(change, PARTS)
+        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
+            after = tl.maximum(c - 3, 0)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
+            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
+            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -776,6 +848,7 @@ def _gradients_kernel(
     FIELDS: tl.constexpr,
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -795,6 +868,21 @@ def _gradients_kernel(
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
+
+    if FETCH:  # for the program that will take the place of this one
+        program = tl.minimum(tl.program_id(0) + FETCH, tl.num_programs(0) - 1)
+        b2, h2, c2, tile2 = _locate(program.to(tl.int64), H, chunks)
+        count = tl.minimum(T - c2 * TOKENS, TOKENS)
+        other = b2 * T + c2 * TOKENS
+        for block in tl.static_range(0, V, BV):
+            values = block + tl.arange(0, BV)
+            _fetch(dy_ptr + (other * H + h2) * V, tokens, H * V, block, count, V, BV)
+            _fetch(errors_ptr + tile2 * (ROWS * V), rows, V, block, ROWS, V, BV)
+            _fetch(states_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
+            _fetch(dv_ptr + (other * N * H + h2) * V, rows, H * V, block, count * N, V, BV)
+            _fetch(dstates_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
+        _fetch(k_ptr + (other * N * H + h2) * K, rows, H * K, 0, count * N, K, BK)
+        _fetch(q_ptr + (other * H + h2) * K, tokens, H * K, 0, count, K, BK)
 
     at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
@@ -1042,6 +1130,11 @@ def _carry_kernels(values: int) -> tuple[Any, Any]:
     return _forward_kernel, _backward_kernel
 
 
+def _fetches() -> bool:
+    """Whether what is needed next is brought from memory to the cache ahead of its loads."""
+    return not triton.knobs.runtime.interpret
+
+
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
     return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
@@ -1094,6 +1187,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     )
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
     taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
+    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
@@ -1183,6 +1277,7 @@ def backward(
         chunks,
     )
     taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
+    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * blocks,)
         _, kernel = _carry_kernels(values)
@@ -1207,6 +1302,7 @@ def backward(
         chunks,
     )
     own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    own["FETCH"] = MULTIPROCESSORS if _fetches() else 0
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
