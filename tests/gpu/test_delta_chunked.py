@@ -4,12 +4,16 @@ What they are compared with is the token-by-token kernel in float64, which test_
 with the definition.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from statetrack import ops
-from statetrack.ops.delta.triton import choose
+from statetrack.ops.delta.triton import choose, chunked
 from tests.helpers import relative_error
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -21,6 +25,15 @@ BF16 = torch.bfloat16
 def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Except in float64, in which the other kernel is the judge."""
     monkeypatch.setattr(choose, "runs_in_chunks", lambda q, k, v, dtype: dtype == torch.float32)
+
+
+@pytest.fixture(params=[16, 32, 64, 4096])
+def as_if_heads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The tiles of so many heads: the more there are, the more values a program takes along."""
+    heads: int = request.param
+    tile = chunked._carry_tile
+    monkeypatch.setattr(chunked, "_carry_tile", lambda _, value: tile(heads, value))
+    return heads
 
 
 def draw(
@@ -90,9 +103,18 @@ def expect_match(inputs: dict[str, Tensor]) -> None:
     ],
 )
 def test_equals_token_by_token_in_float64(
-    micro: int, time: int, key: int, value: int, gated: bool
+    micro: int, time: int, key: int, value: int, gated: bool, as_if_heads: int
 ) -> None:
     expect_match(draw(2, time, micro, 2, key, value, gated=gated))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize(
+    ("batch", "time", "heads", "micro"),
+    [(1, 16_411, 16, 1), (1, 65_536, 2, 1), (2, 4099, 16, 1), (3, 4096, 16, 2), (1, 9000, 3, 3)],
+)
+def test_few_long_sequences(batch: int, time: int, heads: int, micro: int, gated: bool) -> None:
+    expect_match(draw(batch, time, micro, heads, 128, 128, gated=gated))
 
 
 @pytest.mark.parametrize("micro", [1, 2])
@@ -114,7 +136,7 @@ def test_gates_and_strengths_may_be_wider() -> None:
 
 @pytest.mark.parametrize("keys", [1, 5])
 @pytest.mark.parametrize("size", [64, 128])
-def test_reflections_do_not_drift(size: int, keys: int) -> None:
+def test_reflections_do_not_drift(size: int, keys: int, as_if_heads: int) -> None:
     """β = 2, one key or five in random order; writes only in the first 16 of 8192 tokens."""
     time = 8192
     g = torch.Generator("cuda").manual_seed(1)
@@ -136,7 +158,7 @@ def test_reflections_do_not_drift(size: int, keys: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "beta", "decay"])
-def test_nan_in_nan_out(name: str) -> None:
+def test_nan_in_nan_out(name: str, as_if_heads: int) -> None:
     """From its token on and only in its own row, although chunks are computed at once."""
     inputs = draw(2, 200, 1, 2, 64, 64, gated=True)
     inputs[name][0, 100] = torch.nan
@@ -184,3 +206,50 @@ def test_captured_in_a_cuda_graph() -> None:
     torch.cuda.synchronize()
     for got, want in zip(captured, expected, strict=True):
         assert torch.equal(got, want)
+
+
+FIRST_BACKWARD = """
+import sys, torch
+from statetrack import ops
+
+time, size = int(sys.argv[1]), int(sys.argv[2])
+shapes = {"q": (size,), "k": (size,), "v": (size,), "beta": ()}
+leaves = {
+    name: torch.rand(2, time, 4, *rest, device="cuda").bfloat16().requires_grad_()
+    for name, rest in shapes.items()
+}
+dy = torch.randn(2, time, 4, size, device="cuda").bfloat16()
+
+
+def step():
+    y, _ = ops.delta_rule(**leaves, backend="triton")
+    return torch.autograd.grad(y, list(leaves.values()), dy)
+
+
+expected = step()
+stream = torch.cuda.Stream()
+stream.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(stream):
+    step()
+    step()
+torch.cuda.current_stream().wait_stream(stream)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    captured = step()
+graph.replay()
+torch.cuda.synchronize()
+assert all(torch.equal(a, b) for a, b in zip(captured, expected))
+"""
+
+
+@pytest.mark.parametrize(("time", "size"), [(40, 32), (200, 128)], ids=["short", "chunked"])
+def test_the_first_backward_of_a_process_is_captured(time: int, size: int) -> None:
+    """On a stream of its own that no call before it has used."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_BACKWARD, str(time), str(size)],
+        cwd=root / "src",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

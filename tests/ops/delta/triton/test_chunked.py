@@ -49,24 +49,42 @@ if not INTERPRETED:
         types = f"*bf16 *bf16 *bf16 {gate} *fp32 *bf16 *bf16 *fp32 *bf16 i32 i32"
         options = chunked._prepare_options(gated)
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
-        values, options = chunked._carry_tile(128)
-        carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
-        types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16 i32 i32"
-        check(chunked._forward_kernel, types, options, SAVE=True, **carry)
-        types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
-        check(chunked._backward_kernel, types, options, **carry)
+        forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16 i32 i32"
+        backward_types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
+        for heads in (128, 16) if gated else (128, 64, 32, 16):
+            values, options = chunked._carry_tile(heads, 128)
+            carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
+            carry["FETCH"] = True
+            forward, backward = chunked._carry_kernels(values)
+            check(forward, forward_types, options, SAVE=True, **carry)
+            check(backward, backward_types, options, **carry)
         values, options = chunked._gradient_tile(128)
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
         left = "*bf16 *fp32" if gated else "- -"
-        constants = {"V": 128, "BV": values, **normal}
+        constants = {"V": 128, "BV": values, "FETCH": chunked.MULTIPROCESSORS, **normal}
         check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
         if gated:
             del common["K"], common["BK"]
             types = "*bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
             check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
 
+    def test_values_are_cut_where_heads_are_few() -> None:
+        """One program a multiprocessor, never fewer than 16 values, never more than are needed."""
+        from statetrack.ops.delta.triton import chunked
+
+        def values(heads: int, value: int) -> int:
+            return chunked._carry_tile(heads, value)[0]
+
+        assert [values(heads, 128) for heads in (1, 16, 17, 32, 64, 67, 128, 4096)] == [
+            16, 16, 32, 32, 64, 128, 128, 128,
+        ]  # fmt: skip
+        assert [values(16, value) for value in (1, 33, 64, 100, 200, 512)] == [
+            16, 16, 16, 16, 32, 64,
+        ]  # fmt: skip
+
 else:
     DELTA = [case for case in CASES if case.op.startswith("delta")]
+    IN_CHUNKS = [case for case in DELTA if case.label != "gate-per-key"]  # that one is `dplr`
 
     def named(label: str) -> Case:
         return next(case for case in CASES if label in (str(case), case.label))
@@ -77,13 +95,42 @@ else:
 
         monkeypatch.setattr(choose, "runs_in_chunks", lambda *inputs: True)
 
+    @pytest.fixture(params=mostly_slow([16, 64], fast=[16]), ids=["narrow", "wide"])
+    def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Values a program takes along: 16 for the states of few heads, 64 for those of many."""
+        from statetrack.ops.delta.triton import chunked
+
+        count: int = request.param
+        monkeypatch.setattr(chunked, "_carry_tile", lambda heads, value: (count, {}))
+        return count
+
     @pytest.mark.parametrize("case", mostly_slow(DELTA, fast=DELTA[1:2]), ids=str)
     @pytest.mark.parametrize(
         ("time", "state"), mostly_slow([(1, False), (70, True)], fast=[(70, True)])
     )
-    def test_equals_reference(case: Case, time: int, state: bool) -> None:
+    def test_equals_reference(case: Case, time: int, state: bool, values: int) -> None:
         inputs = case.inputs(time, state=state)
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.parametrize("case", mostly_slow(IN_CHUNKS, fast=IN_CHUNKS[1:2]), ids=str)
+    def test_in_two_parts(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Half-precision inputs, whose products with the state are made of a high and a low part.
+
+        On a GPU they are bfloat16, with which the interpreter cannot compute.
+        """
+        from statetrack.ops.delta.triton import chunked
+
+        half, names = torch.float16, {torch.float16: "tf32", torch.float32: "tf32x3"}
+        monkeypatch.setattr(chunked, "_element", lambda *inputs: half)
+        monkeypatch.setattr(chunked, "_parts", lambda element: 2)
+        monkeypatch.setattr(chunked, "_precision", names.get)
+        full = case.inputs(70, state=True)
+        low = {n: x.float() if n == "initial_state" else x.to(half) for n, x in full.items()}
+        exact = {name: x.double() for name, x in low.items()}
+        expect_match(case, low, "triton", exact=exact, tol=2e-3)
+        with torch.no_grad():
+            (_, state), (_, wanted) = case.run(low, "triton"), case.run(exact, "reference")
+        assert relative_error(state, wanted) < 2e-6
 
     @pytest.mark.slow
     def test_float32_is_close() -> None:
@@ -93,7 +140,7 @@ else:
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
 
     @pytest.mark.slow
-    def test_several_blocks_of_values() -> None:
+    def test_several_blocks_of_values(values: int) -> None:
         g = torch.Generator().manual_seed(0)
         draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
         inputs = {

@@ -39,14 +39,20 @@ from torch import Tensor
 
 from statetrack.ops._register import empty_grads
 from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.rows import fetch
 from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
 from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
+from statetrack.ops.delta.triton.parts import split
 
 __all__ = ["backward", "empty", "forward"]
 
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
+MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
+
+_LINE = tl.constexpr(64)  # of memory, in bfloat16 numbers
+_SHARE = tl.constexpr(16)  # rows that each of several programs brings near for all of them
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
 _ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
@@ -75,8 +81,11 @@ _SUMS = tl.constexpr(4)
 @no_type_check
 def _split(x, like):
     """x as high + low in the dtype of `like`, or x and nothing worth adding if that is wide."""
-    high = x.to(like.dtype)
-    return high, (x - high.to(x.dtype)).to(like.dtype)
+    if like.dtype == tl.bfloat16:
+        return split(x, True)
+    else:
+        high = x.to(like.dtype)
+        return high, (x - high.to(x.dtype)).to(like.dtype)
 
 
 @triton.jit
@@ -100,6 +109,49 @@ def _leaf(x, other, into, PRECISION: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _columns(x, PARTS: tl.constexpr, like):
+    """x as the right factor of a product: of two parts, high and low, next to each other."""
+    if PARTS == 2:
+        high, low = _split(x, like)
+        return tl.reshape(tl.join(high, low), [x.shape[0], 2 * x.shape[1]])
+    else:
+        return x.to(like.dtype)
+
+
+@triton.jit
+@no_type_check
+def _exact_columns(x, PARTS: tl.constexpr):
+    """The same for an x that has no low part."""
+    if PARTS == 2:
+        return tl.reshape(tl.join(x, tl.zeros_like(x)), [x.shape[0], 2 * x.shape[1]])
+    else:
+        return x
+
+
+@triton.jit
+@no_type_check
+def _sum_of_parts(x, PARTS: tl.constexpr):
+    """What a product with `_columns` stands for: the two parts of every column added."""
+    if PARTS == 2:
+        high, low = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+        return high + low
+    else:
+        return x
+
+
+@triton.jit
+@no_type_check
+def _per_part(x, PARTS: tl.constexpr):
+    """x below x: a left factor of two parts side by side meets it twice."""
+    if PARTS == 2:
+        twice = tl.permute(tl.join(x, x), [2, 0, 1])
+        return tl.reshape(twice, [2 * x.shape[0], x.shape[1]])
+    else:
+        return x
+
+
+@triton.jit
+@no_type_check
 def _load(at, rows, stride, columns, row_count, column_count):
     """The tile whose row i begins at at + i·stride; zeros beyond the counts."""
     inside = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
@@ -113,6 +165,32 @@ def _store(at, rows, stride, columns, row_count, column_count, x):
     inside = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     to = at + (rows[:, None] * stride + columns[None, :])
     tl.store(to, x.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _fetch(at, rows, stride, first, row_count, column_count, COLUMNS: tl.constexpr):
+    """Has COLUMNS columns from `first` on of the tile of `_load` brought near."""
+    lines = first + tl.arange(0, COLUMNS // _LINE if COLUMNS > _LINE else 1) * _LINE
+    lines = tl.minimum(lines, column_count - 1)
+    fetch(at + (tl.minimum(rows, row_count - 1)[:, None] * stride + lines[None, :]))
+
+
+@triton.jit
+@no_type_check
+def _fetch_squares(
+    inverse_ptr,
+    attention_ptr,
+    tile,
+    rows,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Some rows of M⁻¹ and P of a chunk."""
+    width: tl.constexpr = PARTS * ROWS
+    _fetch(inverse_ptr + tile * (ROWS * width), rows, width, 0, ROWS, width, width)
+    _fetch(attention_ptr + tile * (BQ * ROWS), rows, ROWS, 0, BQ, ROWS, ROWS)
 
 
 @triton.jit
@@ -371,6 +449,7 @@ def _forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -424,6 +503,14 @@ def _forward_kernel(
         if GATED:
             state *= whole
         state = _product(e * write[None, :], k, state, PRECISION)
+        if FETCH:  # the next one is loaded now
+            after = tl.minimum(c + 2, chunks - 1)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
+            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -455,6 +542,7 @@ def _backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -505,6 +593,223 @@ def _backward_kernel(
             dstate *= whole
         dstate = _leaf(dy_t.to(COMPUTE) * rho[None, :], q, dstate, PRECISION)
         dstate = _product(dx * -read[None, :], k, dstate, PRECISION)
+        if FETCH:  # the next one is loaded now
+            after = tl.maximum(c - 2, 0)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
+            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
+    if dstart_ptr is not None:
+        tl.store(dstart_ptr + outside, dstate, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _narrow_forward_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    start_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    y_ptr,
+    final_ptr,
+    states_ptr,
+    errors_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    SAVE: tl.constexpr,
+    FETCH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """`_forward_kernel` for few values a program."""
+    program = tl.program_id(0).to(tl.int64)
+    block, head = program % NV, program // NV
+    b, h = head // H, head % H
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
+    values, both = block * BV + tl.arange(0, BV), tl.arange(0, PARTS * ROWS)
+    in_state = (keys < K)[:, None] & (values < V)[None, :]
+    outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
+    state = tl.zeros([BK, BV], COMPUTE)
+    if start_ptr is not None:
+        state = tl.load(start_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
+    # What Triton does not load ahead by itself is loaded a chunk early.
+    field: tl.constexpr = _RHO if GATED else _R_Q
+    at = vectors_ptr + head * chunks * (FIELDS * ROWS)
+    next_rho = tl.load(at + field * ROWS + tokens)
+    next_whole = 1.0
+    if GATED:
+        next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    for c in range(chunks):
+        tile = head * chunks + c
+        rho, whole = next_rho, next_whole
+        at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
+        next_rho = tl.load(at + field * ROWS + tokens)
+        if GATED:
+            next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        token_count = tl.minimum(T - c * TOKENS, TOKENS)
+        first_token = (b * T + c * TOKENS) * H + h
+        first_row = (b * T + c * TOKENS) * N * H + h
+        k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
+        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
+        inverse = _load(inverse_at, rows, PARTS * ROWS, both, ROWS, PARTS * ROWS)
+        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        at = vectors_ptr + tile * (FIELDS * ROWS)
+        r = tl.load(at + _R * ROWS + rows)
+        read = tl.load(at + _READ * ROWS + rows)
+        write = tl.load(at + _BETA * ROWS + rows)
+        if GATED:
+            write *= tl.load(at + _UNTIL * ROWS + rows)
+        if SAVE:
+            _store(states_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(state))
+
+        columns = _columns(state, PARTS, k)
+        x = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE)
+        x = v.to(COMPUTE) * r[:, None] - _sum_of_parts(x, PARTS) * read[:, None]
+        x = _per_part(_columns(x, PARTS, k), PARTS)
+        e = tl.dot(inverse, x, input_precision=PRECISION, out_dtype=COMPUTE)
+        e = _sum_of_parts(e, PARTS)
+        written = _columns(e * write[:, None], PARTS, k)
+        change = tl.dot(tl.trans(k), written, input_precision=PRECISION, out_dtype=COMPUTE)
+        if SAVE:
+            _store(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V, e)
+        out = tl.dot(q, columns, input_precision=PRECISION, out_dtype=COMPUTE) * rho[:, None]
+        e = _columns(e, PARTS, k)
+        out = tl.dot(attention, e, out, input_precision=PRECISION, out_dtype=COMPUTE)
+        y_at = y_ptr + first_token * V
+        _store(y_at, tokens, H * V, values, token_count, V, _sum_of_parts(out, PARTS))
+        if GATED:
+            state *= whole
+        state += _sum_of_parts(change, PARTS)
+        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
+            after = tl.minimum(c + 3, chunks - 1)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
+            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
+            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
+    tl.store(final_ptr + outside, state, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _narrow_backward_kernel(
+    q_ptr,
+    k_ptr,
+    inverse_ptr,
+    attention_ptr,
+    vectors_ptr,
+    dy_ptr,
+    dfinal_ptr,
+    dv_ptr,
+    dstart_ptr,
+    dstates_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    FETCH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """`_backward_kernel` for few values a program."""
+    program = tl.program_id(0).to(tl.int64)
+    block, head = program % NV, program // NV
+    b, h = head // H, head % H
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
+    values, both = block * BV + tl.arange(0, BV), tl.arange(0, PARTS * ROWS)
+    in_state = (keys < K)[:, None] & (values < V)[None, :]
+    outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
+    dstate = tl.load(dfinal_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
+    # What Triton does not load ahead by itself is loaded a chunk early.
+    at = vectors_ptr + (head * chunks + chunks - 1) * (FIELDS * ROWS)
+    next_r = tl.load(at + _R * ROWS + rows)
+    next_write = tl.load(at + _BETA * ROWS + rows)
+    next_whole = 1.0
+    if GATED:
+        next_write *= tl.load(at + _UNTIL * ROWS + rows)
+        next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    for step in range(chunks):
+        c = chunks - 1 - step
+        tile = head * chunks + c
+        r, write, whole = next_r, next_write, next_whole
+        at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
+        next_r = tl.load(at + _R * ROWS + rows)
+        next_write = tl.load(at + _BETA * ROWS + rows)
+        if GATED:
+            next_write *= tl.load(at + _UNTIL * ROWS + rows)
+            next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        token_count = tl.minimum(T - c * TOKENS, TOKENS)
+        first_token = (b * T + c * TOKENS) * H + h
+        first_row = (b * T + c * TOKENS) * N * H + h
+        k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
+        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS) + (both // ROWS)[:, None] * ROWS
+        inverse = tl.load(inverse_at + (both % ROWS)[:, None] * (PARTS * ROWS) + rows[None, :])
+        at = vectors_ptr + tile * (FIELDS * ROWS)
+        read = tl.load(at + _READ * ROWS + rows)
+        rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
+        _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(dstate))
+
+        columns = _columns(dstate, PARTS, k)
+        de = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE) * write[:, None]
+        given = _exact_columns(dy, PARTS)
+        de = tl.dot(tl.trans(attention), given, de, input_precision=PRECISION, out_dtype=COMPUTE)
+        de = _per_part(_columns(_sum_of_parts(de, PARTS), PARTS, k), PARTS)
+        dx = tl.dot(tl.trans(inverse), de, input_precision=PRECISION, out_dtype=COMPUTE)
+        dx = _sum_of_parts(dx, PARTS)
+        dv_at = dv_ptr + first_row * V
+        _store(dv_at, rows, H * V, values, token_count * N, V, dx * r[:, None])
+        given = _exact_columns((dy.to(COMPUTE) * rho[:, None]).to(k.dtype), PARTS)
+        change = tl.dot(tl.trans(q), given, input_precision=PRECISION, out_dtype=COMPUTE)
+        seen = _columns(dx * -read[:, None], PARTS, k)
+        change = tl.dot(tl.trans(k), seen, change, input_precision=PRECISION, out_dtype=COMPUTE)
+        if GATED:
+            dstate *= whole
+        dstate += _sum_of_parts(change, PARTS)
+        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
+            after = tl.maximum(c - 3, 0)
+            count = tl.minimum(T - after * TOKENS, TOKENS)
+            other, far = b * T + after * TOKENS, head * chunks + after
+            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
+            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
+            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
+            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
+            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -543,6 +848,7 @@ def _gradients_kernel(
     FIELDS: tl.constexpr,
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -562,6 +868,21 @@ def _gradients_kernel(
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
+
+    if FETCH:  # for the program that will take the place of this one
+        program = tl.minimum(tl.program_id(0) + FETCH, tl.num_programs(0) - 1)
+        b2, h2, c2, tile2 = _locate(program.to(tl.int64), H, chunks)
+        count = tl.minimum(T - c2 * TOKENS, TOKENS)
+        other = b2 * T + c2 * TOKENS
+        for block in tl.static_range(0, V, BV):
+            values = block + tl.arange(0, BV)
+            _fetch(dy_ptr + (other * H + h2) * V, tokens, H * V, block, count, V, BV)
+            _fetch(errors_ptr + tile2 * (ROWS * V), rows, V, block, ROWS, V, BV)
+            _fetch(states_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
+            _fetch(dv_ptr + (other * N * H + h2) * V, rows, H * V, block, count * N, V, BV)
+            _fetch(dstates_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
+        _fetch(k_ptr + (other * N * H + h2) * K, rows, H * K, 0, count * N, K, BK)
+        _fetch(q_ptr + (other * H + h2) * K, tokens, H * K, 0, count, K, BK)
 
     at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
@@ -784,10 +1105,34 @@ def _prepare_options(gated: bool) -> dict[str, int]:
     return {"num_warps": 4, "maxnreg": 168 if gated else 128}
 
 
-def _carry_tile(value: int) -> tuple[int, dict[str, int]]:
-    """(values per program, launch options) where a state is taken along."""
+def _carry_tile(heads: int, value: int) -> tuple[int, dict[str, int]]:
+    """(values per program, launch options) where the states of so many heads are taken along.
+
+    A program goes through all chunks of its head. So where heads are few, the values of a state are
+    cut, into 16 at least, until there is about one program for each multiprocessor.
+    """
     values = min(128, max(16, power_of_two(value)))
+    while values > 16 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
+        values //= 2
+    if _is_narrow(values):  # of three stages, one is worked on while the next is on its way
+        return values, {"num_warps": 4, "num_stages": 3}
     return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
+
+
+def _is_narrow(values: int) -> bool:
+    return values < 64
+
+
+def _carry_kernels(values: int) -> tuple[Any, Any]:
+    """Forward and backward: the state is the left factor of products, or the right if narrow."""
+    if _is_narrow(values):
+        return _narrow_forward_kernel, _narrow_backward_kernel
+    return _forward_kernel, _backward_kernel
+
+
+def _fetches() -> bool:
+    """Whether what is needed next is brought from memory to the cache ahead of its loads."""
+    return not triton.knobs.runtime.interpret
 
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
@@ -810,7 +1155,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     chunks = _cut(k)[2]
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
-    values, options = _carry_tile(value)
+    values, options = _carry_tile(batch * heads, value)
     blocks = triton.cdiv(value, values)
     prepare = (
         q,
@@ -842,11 +1187,13 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     )
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
     taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
+    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
         programs = (batch * heads * blocks,)
-        launch(_forward_kernel, programs, *carry, **constants, **taken, **options)
+        kernel, _ = _carry_kernels(values)
+        launch(kernel, programs, *carry, **constants, **taken, **options)
     return results
 
 
@@ -913,7 +1260,7 @@ def backward(
         tiles = states.shape[:3]
         changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
-    values, options = _carry_tile(value)
+    values, options = _carry_tile(batch * heads, value)
     blocks = triton.cdiv(value, values)
     carry = (
         q,
@@ -930,9 +1277,11 @@ def backward(
         chunks,
     )
     taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
+    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * blocks,)
-        launch(_backward_kernel, programs, *carry, **constants, **taken, **options)
+        _, kernel = _carry_kernels(values)
+        launch(kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(value)
     gradients = (
         q,
@@ -953,6 +1302,7 @@ def backward(
         chunks,
     )
     own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    own["FETCH"] = MULTIPROCESSORS if _fetches() else 0
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
