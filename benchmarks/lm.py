@@ -302,8 +302,7 @@ def trained(cell: Cell, clock: Clock, vocab: int) -> tuple[Any, Callable[[], Any
 
         model = build_ours(cell.model, vocab, torch.float32, device)
         if device.type == "cuda":
-            for block in model.backbone.blocks:
-                block.compile()
+            model.backbone.compile_blocks()
         optimizer = Optimizer(model, PretrainOptimizerConfig())
 
         def step() -> Any:
