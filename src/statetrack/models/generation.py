@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import pad
 
 from statetrack._typing import Bool, Float, Int
@@ -249,6 +250,7 @@ class _Writer:
         most: int,
     ) -> None:
         self.model, self.rules, self.state, self.place = model, rules, state, place
+        self.narrow = _narrowed(model)
         self.burst = BURST if most >= BURST**2 else 1
         self.room = read + most + self.burst  # the last burst may go on behind the last token
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -271,8 +273,9 @@ class _Writer:
         columns, ended = [], []
         with _evaluating(self.model):
             for _ in range(count):
-                scores, state = self.model.step(place.token, state)
-                column, place = self.rules.pick(scores, place)
+                read = (place.token[:, None], state)
+                scores, state = functional_call(self.model, self.narrow, read)
+                column, place = self.rules.pick(scores[:, 0], place)
                 columns.append(column)
                 ended.append(place.stopped.all())
         return torch.stack(columns), torch.stack(ended), place, state
@@ -299,6 +302,20 @@ class _Writer:
             new = [later[key] for one, later in zip(state, after, strict=True) for key in one]
             _overwrite([*place, *old], [*new_place, *new])
         self.graph, self.state, self.place = graph, state, place
+
+
+def _narrowed(model: TokenModel) -> dict[str, Tensor]:
+    """Weights in the dtype that autocast would give them for every token anew; none without it."""
+    table = model.embedding.weight
+    kind = table.device.type
+    if not torch.is_autocast_enabled(kind):
+        return {}
+    dtype = torch.get_autocast_dtype(kind)
+    return {
+        f"{name}.weight": module.weight.detach().to(dtype)
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module.weight.device == table.device
+    }
 
 
 def _overwrite(old: Iterable[Tensor | None], new: Iterable[Tensor | None]) -> None:
