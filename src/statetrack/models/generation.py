@@ -191,6 +191,11 @@ class _Place(NamedTuple):
     seen: Bool[Tensor, "batch vocab"] | None
     at: Int[Tensor, "batch"] | None
 
+    def clone(self) -> "_Place":
+        token, stopped, left, *maybe = self
+        seen, at = (None if part is None else part.clone() for part in maybe)
+        return _Place(token.clone(), stopped.clone(), left.clone(), seen, at)
+
 
 @dataclass(frozen=True)
 class _Rules:
@@ -283,7 +288,7 @@ class _Writer:
     def _capture(self) -> None:
         """Records a burst on memory of its own; does nothing where the state would grow."""
         state = self.model.backbone.with_room(self.state, self.room)
-        place = _Place(*(None if part is None else part.clone() for part in self.place))
+        place = self.place.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -320,7 +325,11 @@ def _narrowed(model: TokenModel) -> dict[str, Tensor]:
 
 def _overwrite(old: Iterable[Tensor | None], new: Iterable[Tensor | None]) -> None:
     """Puts new numbers where the old ones are, in as few launches as there are dtypes."""
-    pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and a is not b]
+    pairs = [
+        (a, b)
+        for a, b in zip(old, new, strict=True)
+        if a is not None and b is not None and a is not b
+    ]
     for dtype in {a.dtype for a, _ in pairs}:
         same = [(a, b) for a, b in pairs if a.dtype == dtype]
         torch._foreach_copy_([a for a, _ in same], [b for _, b in same])
