@@ -33,10 +33,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 PEAK_FLOPS = 790e12
 VOCAB = 32_000
@@ -166,8 +166,6 @@ def mlp_dim(d_model: int) -> int:
 
 
 def build_ours(model: Model, vocab: int, dtype: Any, device: Any) -> Any:
-    import torch
-
     from statetrack.models import BackboneConfig, CausalLM, CausalLMConfig, Mixer
 
     one = Mixer.of((model.mixer, model.options))
@@ -187,8 +185,7 @@ def build_ours(model: Model, vocab: int, dtype: Any, device: Any) -> Any:
         norm_eps=1e-5 if plain else 1e-6,
     )
     config = CausalLMConfig(vocab_size=vocab, backbone=backbone, tie_embeddings=False)
-    generator = torch.Generator(device).manual_seed(0)
-    return CausalLM(config, generator=generator, device=device, dtype=dtype)
+    return CausalLM(config, device=device, dtype=dtype)
 
 
 def build_peer(cell: Cell, vocab: int, dtype: Any, device: Any) -> Any:
@@ -479,21 +476,21 @@ class Child:
             text=True,
         )
         self.lines: queue.Queue[str | None] = queue.Queue()
-        assert self.process.stdout is not None
-        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
-    def _read(self, stdout: IO[str]) -> None:
-        for line in stdout:
-            self.lines.put(line)
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            for line in stdout:
+                self.lines.put(line)
         self.lines.put(None)
 
     def go(self) -> None:
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it died early; `result` says of what
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died early; `result` says of what
 
     def result(self, limit: float) -> dict[str, Any]:
         """What it measured, or the reason why not."""
@@ -503,22 +500,28 @@ class Child:
             while (line := self.lines.get(timeout=max(0.1, until - time.monotonic()))) is not None:
                 last = line
         except queue.Empty:
-            return {"reason": f"no result within {limit:.0f} s"}
-        finally:
             self.end()
+            return {"reason": f"no result within {limit:.0f} s"}
+        tail = self.end()
         try:
             found: dict[str, Any] = json.loads(last)
         except ValueError:
-            self.errors.seek(0)
-            tail = [line.strip() for line in self.errors if line.strip()]
             reason = next((line for line in reversed(tail) if "Error" in line), "")
             reason = reason or (tail[-1] if tail else f"exit {self.process.returncode}")
             return {"reason": reason[:300]}
         return found
 
-    def end(self) -> None:
+    def end(self) -> list[str]:
+        """Ends the process; what it said of errors."""
         self.process.kill()
         self.process.wait()
+        self.reader.join()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with self.errors:
+            self.errors.seek(0)
+            return [line.strip() for line in self.errors if line.strip()]
 
 
 # ---------------------------------------------------------------------------------- the profile
