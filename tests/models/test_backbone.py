@@ -157,6 +157,6 @@ def test_equal_blocks_share_one_compiled_graph(names: list[str]) -> None:
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[0] for line in lines] == names
     for name, graphs, breaks, far in lines:
-        assert int(graphs) == (2 if name == "DeltaNet" else 1), "one for each kind of block"
+        assert int(graphs) == (3 if name == "DeltaNet" else 2), "one a kind, and the norm"
         assert int(breaks) == 0
         assert float(far) < 1e-4

@@ -117,15 +117,16 @@ class Backbone(nn.Module):
         return all(block.mixer.packs for block in self.blocks)  # type: ignore[union-attr]
 
     def compile_blocks(self) -> None:
-        """Has torch.compile make each block's code when it is first used.
+        """Has torch.compile make the code of each block, and of the last norm, on their first use.
 
         Blocks of equal layers and sizes share it, so that a deep model takes no longer to compile
         than one block of each kind. Norms, activations and casts are computed again in the backward
         pass instead of kept: it needs them as factors of products, and what they are made of is
         there anyway.
         """
-        for block in self.blocks:
-            block.compile(backend=_keeping_less)
+        for part in (*self.blocks, self.first_norm, self.norm):
+            if part is not None:
+                part.compile(backend=_keeping_less)
 
     def with_room(self, state: tuple[LayerState, ...], room: int) -> tuple[LayerState, ...]:
         """A copy of the state that keeps its shapes until `room` tokens are read in all."""
