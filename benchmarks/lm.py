@@ -11,9 +11,10 @@ blocks compiled one by one, as `statetrack lm pretrain` with compile="blocks" do
 prefill are in bf16. Peers are flash-linear-attention's models, to be found on PYTHONPATH, and for
 the Transformer the Llama of transformers; they run as their authors ship them.
 
-Every cell runs in a process of its own with a time limit, so that a crash, a full memory or a
-first step of minutes leaves that cell empty, with its reason. Our cells begin with empty kernel
-caches. `--warm-peers` first lets all peers compile and tune at once, for so many seconds.
+Training cells have a process each, the other cells of a model share one, and every cell has a time
+limit: a crash, a full memory or a first step of minutes leaves a cell empty, with its reason. Our
+processes begin with empty kernel caches. `--warm-peers` first lets all peers compile and tune at
+once, for so many seconds.
 
 MFU is 6 N tokens/s / 790e12, with N the parameters without the table that tokens are looked up in,
 and 790 TFLOP/s what a large bf16 product reaches on an H200. Mixers' own FLOPs are not counted.
@@ -110,9 +111,11 @@ def cells() -> list[Cell]:
     """The table, the telling cells first: all of ours, then those of peers in the same order."""
     found = [
         *both("train", DELTA, 16, 2048),
-        *(cell for batch in (1, 64, 256) for cell in both("decode", DELTA, batch, 64)),
-        *both("train", LARGE, 8, 2048),
         *both("train", DELTA, 1, 32768),
+        *(cell for batch in (1, 64, 256) for cell in both("decode", DELTA, batch, 64)),
+        *both("prefill", DELTA, 16, 2048),
+        *both("prefill", DELTA, 1, 32768),
+        *both("train", LARGE, 8, 2048),
         *both("train", MAMBA, 8, 2048),
         *both("train", GATED, 16, 2048),
         *both("train", TRANSFORMER, 16, 2048),
@@ -120,8 +123,6 @@ def cells() -> list[Cell]:
         *both("train", GLA, 16, 2048),
         *both("train", MAMBA2, 8, 2048),
         *both("train", HYBRID, 16, 2048),
-        *both("prefill", DELTA, 16, 2048),
-        *both("prefill", DELTA, 1, 32768),
     ]
     return sorted(found, key=lambda cell: ["ours", "transformers", "fla"].index(cell.who))
 
@@ -429,33 +430,39 @@ PHASES = {"train": train, "decode": decode, "prefill": prefill}
 # ----------------------------------------------------------------------------- the child process
 
 
-def child(cell: Cell, *, smoke: bool, warm: bool) -> None:
-    """Imports what it needs, says so, waits for its turn, and prints what it measured."""
+def cell_of(line: str) -> Cell:
+    given = json.loads(line)
+    return Cell(**given | {"model": Model(**given["model"])})
+
+
+def child(who: str, *, smoke: bool, warm: bool) -> None:
+    """Imports what it needs, and then measures the cells that are named to it, a line each."""
     import torch
 
-    if cell.who == "ours":
+    if who == "ours":
         import statetrack.models  # noqa: F401
     else:
         import transformers  # noqa: F401
     vocab = 96 if smoke else VOCAB
-    print("ready", flush=True)
-    if not sys.stdin.readline():
-        return
-    clock = Clock(smoke)
-    torch.manual_seed(0)
-    if warm:
-        _, step = trained(cell, clock, vocab)
-        clock.seconds(step)
-        print(json.dumps({}), flush=True)
-        return
-    print(json.dumps(PHASES[cell.phase](cell, clock, vocab)), flush=True)
+    for line in sys.stdin:
+        cell = cell_of(line)
+        clock = Clock(smoke)
+        torch.manual_seed(0)
+        if warm:
+            _, step = trained(cell, clock, vocab)
+            clock.seconds(step)
+            print(json.dumps({}), flush=True)
+            continue
+        print(json.dumps(PHASES[cell.phase](cell, clock, vocab)), flush=True)
+        if clock.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 class Child:
-    """A process for one cell, started ahead of its turn."""
+    """A process for some cells, started ahead of its turn."""
 
     def __init__(self, cell: Cell, *, smoke: bool, caches: Path, warm: bool = False) -> None:
-        self.cell = cell
+        self.ended = False
         env = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
         place = caches / ("peers" if cell.who != "ours" else re.sub(r"\W+", "_", cell.title))
         env |= {
@@ -463,7 +470,7 @@ class Child:
             "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         }
-        asked = [sys.executable, __file__, "--cell", json.dumps(asdict(cell))]
+        asked = [sys.executable, __file__, "--child", cell.who]
         asked += ["--smoke"] if smoke else []
         asked += ["--warm"] if warm else []
         self.errors = tempfile.TemporaryFile("w+")
@@ -483,36 +490,34 @@ class Child:
         assert self.process.stdout is not None
         with self.process.stdout as stdout:
             for line in stdout:
-                self.lines.put(line)
+                if line.startswith("{"):  # peers print other things too
+                    self.lines.put(line)
         self.lines.put(None)
 
-    def go(self) -> None:
+    def ask(self, cell: Cell) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it died early; `result` says of what
-            self.process.stdin.write("go\n")
+        with suppress(BrokenPipeError):  # it died early; `answer` says of what
+            self.process.stdin.write(json.dumps(asdict(cell)) + "\n")
             self.process.stdin.flush()
 
-    def result(self, limit: float) -> dict[str, Any]:
+    def answer(self, limit: float) -> dict[str, Any]:
         """What it measured, or the reason why not."""
-        until = time.monotonic() + limit
-        last = ""
         try:
-            while (line := self.lines.get(timeout=max(0.1, until - time.monotonic()))) is not None:
-                last = line
+            line = self.lines.get(timeout=limit)
         except queue.Empty:
             self.end()
             return {"reason": f"no result within {limit:.0f} s"}
+        if line is not None:
+            found: dict[str, Any] = json.loads(line)
+            return found
         tail = self.end()
-        try:
-            found: dict[str, Any] = json.loads(last)
-        except ValueError:
-            reason = next((line for line in reversed(tail) if "Error" in line), "")
-            reason = reason or (tail[-1] if tail else f"exit {self.process.returncode}")
-            return {"reason": reason[:300]}
-        return found
+        reason = next((line for line in reversed(tail) if "Error" in line), "")
+        reason = reason or (tail[-1] if tail else f"exit {self.process.returncode}")
+        return {"reason": reason[:300]}
 
     def end(self) -> list[str]:
         """Ends the process; what it said of errors."""
+        self.ended = True
         self.process.kill()
         self.process.wait()
         self.reader.join()
@@ -528,12 +533,12 @@ class Child:
 
 
 KINDS = {
+    "loss": r"softmax|cross_entropy|nll",
     "mixer": r"^_(?!convol)\w*kernel|selective|delta|linear_attention",
     "convolution": r"convolution|_conv",
     "product": r"gemm|nvjet|cutlass|cublas|splitK|gemv|wgmma|::dot",
     "attention": r"flash|fmha|attention|sdpa",
     "optimiser": r"multi_tensor|FusedAdam",
-    "loss": r"softmax|cross_entropy|nll",
     "compiled elementwise": r"^triton_",
     "copies": r"Memcpy|Memset|copy_kernel",
 }
@@ -593,7 +598,7 @@ def profile(cell: Cell, out: Path, *, smoke: bool) -> None:
     kernels = [
         (event.name, event.time_range.start, event.time_range.end)
         for event in profiler.events()
-        if event.device_type == device
+        if event.device_type == device and not event.name.startswith("Optimizer.step")
     ]
     by_kind, by_name = shares(kernels)
     lines = [f"{cell.title}: {1e3 * seconds / steps:.3f} ms a step under the profiler", memory, ""]
@@ -722,26 +727,41 @@ def run_all(
         caches = Path(place)
         if warm_peers:
             _warm(chosen, smoke=smoke, caches=caches, seconds=warm_peers)
-        ahead = Child(chosen[0], smoke=smoke, caches=caches) if chosen else None
-        for index, cell in enumerate(chosen):
-            now, ahead = ahead, None
-            assert now is not None
-            if index + 1 < len(chosen):
-                ahead = Child(chosen[index + 1], smoke=smoke, caches=caches)
-            begun = time.monotonic()
-            left = until - begun
-            if left > 0:
-                now.go()
-                found = now.result(min(LIMIT[cell.who], max(left, 1.0)))
-            else:
+        groups = in_groups(chosen)
+        ahead = Child(groups[0][0], smoke=smoke, caches=caches)
+        for group, following in zip(groups, [*groups[1:], None], strict=True):
+            now = ahead
+            if following is not None:
+                ahead = Child(following[0], smoke=smoke, caches=caches)
+            for cell in group:
+                begun = time.monotonic()
+                left = until - begun
+                found: dict[str, Any] = {"reason": f"not begun within {seconds:.0f} s"}
+                if left > 0:
+                    now = Child(cell, smoke=smoke, caches=caches) if now.ended else now
+                    now.ask(cell)
+                    found = now.answer(min(LIMIT[cell.who], max(left, 1.0)))
+                named = {"work": cell.work, "phase": cell.phase, "who": cell.who}
+                rows.append({**named, **blank, **found, **common})
+                out.write_text(json.dumps(rows, indent=1) + "\n")
+                shown = found.get("reason") or f"{found['tokens_per_s']:,.0f} tokens/s"
+                print(f"{time.monotonic() - begun:6.1f} s  {cell.title}: {shown}", flush=True)
+            if not now.ended:
                 now.end()
-                found = {"reason": f"not begun within {seconds:.0f} s"}
-            named = {"work": cell.work, "phase": cell.phase, "who": cell.who}
-            rows.append({**named, **blank, **found, **common})
-            out.write_text(json.dumps(rows, indent=1) + "\n")
-            shown = found.get("reason") or f"{found['tokens_per_s']:,.0f} tokens/s"
-            print(f"{time.monotonic() - begun:6.1f} s  {cell.title}: {shown}", flush=True)
     return rows
+
+
+def in_groups(chosen: list[Cell]) -> list[list[Cell]]:
+    """Cells that share a process: a model's decoding and prefill. Training has one for each."""
+    groups: list[list[Cell]] = []
+    for cell in chosen:
+        last = groups[-1][-1] if groups else None
+        alike = last is not None and (last.model, last.who) == (cell.model, cell.who)
+        if alike and last is not None and "train" not in (last.phase, cell.phase):
+            groups[-1].append(cell)
+        else:
+            groups.append([cell])
+    return groups
 
 
 def _warm(chosen: list[Cell], *, smoke: bool, caches: Path, seconds: float) -> None:
@@ -753,12 +773,16 @@ def _warm(chosen: list[Cell], *, smoke: bool, caches: Path, seconds: float) -> N
             few = max(1, cell.batch // 4)
             fewer = Cell(cell.phase, cell.model, few, min(cell.length, 2048), cell.who)
             peers.setdefault(cell.model.name, fewer)
-    running = [Child(cell, smoke=smoke, caches=caches, warm=True) for cell in peers.values()]
-    for one in running:
-        one.go()
-    for one in running:
-        found = one.result(max(0.1, until - time.monotonic()))
-        print(f"warm {one.cell.title}: {found.get('reason', 'done')}", flush=True)
+    running = {
+        name: Child(cell, smoke=smoke, caches=caches, warm=True) for name, cell in peers.items()
+    }
+    for name, one in running.items():
+        one.ask(peers[name])
+    for name, one in running.items():
+        found = one.answer(max(0.1, until - time.monotonic()))
+        print(f"warm {name}: {found.get('reason', 'done')}", flush=True)
+        if not one.ended:
+            one.end()
 
 
 def main() -> None:
@@ -774,13 +798,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="of the first chosen cell")
     parser.add_argument("--plot", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.cell:
-        given = json.loads(args.cell)
-        cell = Cell(**given | {"model": Model(**given["model"])})
-        child(cell, smoke=args.smoke, warm=args.warm)
+    if args.child:
+        child(args.child, smoke=args.smoke, warm=args.warm)
         return
     if args.plot:
         rows = [row for file in args.plot for row in json.loads(file.read_text())]

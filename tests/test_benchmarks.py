@@ -120,5 +120,13 @@ def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
 def test_a_child_that_hangs_is_ended(lm: ModuleType, tmp_path: Path) -> None:
     cell = lm.smoke()[0]
     child = lm.Child(cell, smoke=True, caches=tmp_path)
-    assert child.result(0.2) == {"reason": "no result within 0 s"}  # it waits for its turn
-    assert child.process.returncode is not None
+    assert child.answer(0.2) == {"reason": "no result within 0 s"}  # it was asked nothing
+    assert child.ended and child.process.returncode is not None
+
+
+def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:
+    ours = [cell for cell in lm.cells() if cell.who == "ours"]
+    groups = lm.in_groups(ours)
+    assert [cell for group in groups for cell in group] == ours
+    assert all(len(group) == 1 for group in groups if group[0].phase == "train")
+    assert [len(group) for group in groups if group[0].phase == "decode"] == [5]

@@ -73,3 +73,17 @@ def test_drawn_tokens_follow_the_seed(count: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(drawn(0), drawn(0), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(drawn(0), drawn(1), strict=True))
     assert len(set(drawn(0)[0].tolist())) > 5  # a graph draws other numbers every time
+
+
+@pytest.mark.parametrize("name", ["DeltaNet", "GatedDeltaNet"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_without_a_gradient_say_what_layers_say(name: str, dtype: torch.dtype) -> None:
+    """Norms, gates and activations have kernels of their own where no gradient is asked for."""
+    model = build(name).to("cuda", dtype)
+    tokens = torch.randint(len(model.embedding.weight), (3, 5), device="cuda")
+    with_gradient, _ = model(tokens)
+    assert with_gradient.requires_grad
+    with torch.no_grad():
+        without, _ = model(tokens)
+    error = (without - with_gradient).norm() / with_gradient.norm()
+    assert error < (1e-5 if dtype == torch.float32 else 2e-2)
