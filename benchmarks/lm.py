@@ -256,6 +256,9 @@ class Clock:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.rounds, self.least = (1, 0.0) if smoke else (3, 1.0)
 
+    def name(self) -> str:
+        return "cpu" if self.device.type == "cpu" else self.torch.cuda.get_device_name()
+
     def wait(self) -> None:
         if self.device.type == "cuda":
             self.torch.cuda.synchronize()
@@ -453,7 +456,8 @@ def child(who: str, *, smoke: bool, warm: bool) -> None:
             clock.seconds(step)
             print(json.dumps({}), flush=True)
             continue
-        print(json.dumps(PHASES[cell.phase](cell, clock, vocab)), flush=True)
+        found = PHASES[cell.phase](cell, clock, vocab)
+        print(json.dumps({**found, "device": clock.name()}), flush=True)
         if clock.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -703,25 +707,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def device_name() -> str:
-    code = (
-        "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else 'cpu')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def run_all(
     chosen: list[Cell], out: Path, *, seconds: float, smoke: bool, warm_peers: float
 ) -> list[dict[str, Any]]:
     """Every cell after the other; what is measured is in the file at once."""
     until = time.monotonic() + seconds
-    common = {
-        "device": device_name(),
-        "versions": versions(),
-        "date": datetime.date.today().isoformat(),
-    }
-    blank = dict.fromkeys(("tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "reason"))
+    common = {"versions": versions(), "date": datetime.date.today().isoformat()}
+    measured = ("tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "reason", "device")
+    blank = dict.fromkeys(measured)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         caches = Path(place)
