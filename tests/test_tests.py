@@ -10,6 +10,7 @@ SRC = TESTS.parent / "src" / "statetrack"
 
 # what is true of several source files at once
 CROSS_CUTTING = {
+    "test_benchmarks.py": "benchmarks/lm.py",
     "test_docs.py": "the scripts in docs/",
     "test_package.py": "imports, docstrings, pages",
     "test_site.py": "the documentation site",

@@ -1,13 +1,15 @@
 """The block: hybrids, dropout, and each layer's place in the stack."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from statetrack.layers import SLSTM
 from statetrack.models import Backbone, BackboneConfig, Mixer
-from tests.helpers import relative_error
+from tests.helpers import mostly_slow, relative_error
 from tests.layers.cases import D_MODEL
 from tests.layers.foreign import Leaky
 from tests.models.cases import backbone
@@ -113,3 +115,48 @@ def test_norms_after_mixer_and_mlp() -> None:
     folded = [norm for norm, _ in second.folds()]
     assert second.mixer_norm not in folded and second.mlp_norm not in folded
     assert second.mixer.norm in folded
+
+
+COMPILED = """
+import sys
+
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from statetrack.models import BackboneConfig, CausalLM, CausalLMConfig, backbone
+
+for name in sys.argv[1:]:
+    torch.compiler.reset()
+    mixers = [name, name, name, "Attention"] if name == "DeltaNet" else [name] * 3
+    body = BackboneConfig(mixers=mixers, d_model=32, mlp_dim=64)
+    models = []
+    for _ in range(2):
+        generator = torch.Generator().manual_seed(0)
+        models.append(CausalLM(CausalLMConfig(vocab_size=50, backbone=body), generator=generator))
+    usual, compiled = models
+    counter = CompileCounterWithBackend("aot_eager")
+    backbone._keeping_less = counter
+    compiled.backbone.compile_blocks()
+    tokens = torch.arange(2 * 70).reshape(2, 70) % 50
+    grads = [
+        torch.autograd.grad(model.loss(tokens, tokens)[0], [*model.parameters()])
+        for model in models
+    ]
+    far = max(float((a - b).norm() / (b.norm() + 1e-6)) for a, b in zip(*grads))
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    print(name, counter.frame_count, breaks, far)
+"""
+FAST, SLOW = ["DeltaNet"], ["GatedDeltaNet", "DeltaProduct", "Mamba", "Mamba2", "GLA", "KDA"]
+
+
+@pytest.mark.parametrize("names", mostly_slow([FAST, SLOW], fast=[FAST]), ids=" ".join)
+def test_equal_blocks_share_one_compiled_graph(names: list[str]) -> None:
+    """In a process of its own: the checks of shapes here cannot be compiled."""
+    done = subprocess.run([sys.executable, "-c", COMPILED, *names], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == names
+    for name, graphs, breaks, far in lines:
+        assert int(graphs) == (3 if name == "DeltaNet" else 2), "one a kind, and the norm"
+        assert int(breaks) == 0
+        assert float(far) < 1e-4

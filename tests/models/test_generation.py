@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from statetrack.models import Sampling
-from statetrack.models.generation import choose, in_a_batch
+from statetrack.models import Constraint, Sampling
+from statetrack.models.generation import GREEDY, _Rules, _Writer, choose, in_a_batch
 from tests.layers.cases import every_layer
 from tests.models.test_causal_lm import TOKENS, build
 
@@ -132,3 +133,104 @@ def test_batch_of_prompts() -> None:
     tokens, mask = in_a_batch(PROMPTS)
     assert tokens[mask].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert mask.sum(1).tolist() == [5, 1, 2] and mask[:, -1].all()
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what would make a host wait for its GPU."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select")
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = function.overloadpacket.__name__
+        assert name not in self.WAITS, f"{name} waits"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, Sampling(temperature=0.7, top_k=5, top_p=0.8, repetition_penalty=1.2)],
+    ids=["greedy", "drawn"],
+)
+def test_the_choice_of_a_token_waits_for_nothing(sampling: Sampling, constrained: bool) -> None:
+    letters = [token % 2 for token in range(20)]
+    even = Constraint([[0, 1], [1, 0]], letters, [True, False], end=3) if constrained else None
+    rules = _Rules(sampling, torch.tensor([3]), even, torch.Generator().manual_seed(0))
+    tokens, mask = in_a_batch(PROMPTS)
+    place = rules.begin(tokens, mask, 20, 9)
+    scores = torch.randn(3, 20, generator=torch.Generator().manual_seed(1))
+    with NoWaiting():
+        for _ in range(4):
+            column, place = rules.pick(scores, place)
+    assert column.shape == (3,) and place.left == 5
+
+
+def test_one_draw_is_that_of_multinomial() -> None:
+    scores = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
+    ours, theirs = (torch.Generator().manual_seed(1) for _ in range(2))
+    found = choose(scores, Sampling(temperature=0.8), generator=ours)
+    wanted = torch.multinomial((scores / 0.8).softmax(-1), 1, generator=theirs)
+    assert torch.equal(found, wanted[:, 0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 70])
+@pytest.mark.parametrize("stops", [False, True])
+def test_bursts_write_what_steps_write(
+    count: int, stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of tokens, and where in a burst the last sequence ends."""
+    model = build("DeltaNet", "Attention")
+    free = model.generate(PROMPTS, max_new_tokens=count)
+    stop = sorted({int(row[min(len(row) - 1, 40)]) for row in free}) if stops else []
+    expected = list(model.stream(PROMPTS, max_new_tokens=count, stop=stop))
+    bursts = []
+
+    @torch.no_grad()
+    def burst(self):  # type: ignore[no-untyped-def]
+        """As a captured graph: always as many steps, on a state of a fixed size."""
+        if not bursts:
+            self.state = self.model.backbone.with_room(self.state, self.room)
+        columns, ended, self.place, self.state = self._steps(self.place, self.state, self.burst)
+        bursts.append(self.burst)
+        return columns, ended
+
+    monkeypatch.setattr(_Writer, "__call__", burst)
+    found = list(model.stream(PROMPTS, max_new_tokens=count, stop=stop))
+    assert len(found) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    if count > 1 and not stops:
+        assert set(bursts) == {8 if count >= 64 else 1}
+        assert sum(bursts) - (count - 1) in range(8)
+
+
+class Casts(TorchDispatchMode):
+    """Counts conversions of tensors of some shapes."""
+
+    def __init__(self, shapes: set[torch.Size]) -> None:
+        super().__init__()
+        self.shapes, self.count = shapes, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if function is torch.ops.aten._to_copy.default:
+            self.count += args[0].shape in self.shapes
+        return function(*args, **(kwargs or {}))
+
+
+def test_autocast_narrows_weights_once() -> None:
+    model = build("Mamba", "GLA").float()
+    linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    prompt = torch.tensor([[1, 2, 3]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, _ = model(prompt)
+        new = [expected[0, -1].argmax()]
+        _, state = model(prompt)
+        with torch.no_grad():
+            for _ in range(3):
+                scores, state = model.step(new[-1][None], state)
+                new.append(scores[0].argmax())
+        writing = model.stream(prompt, max_new_tokens=4)
+        found = [next(writing), next(writing)]
+        with Casts({module.weight.shape for module in linear}) as casts:
+            found += list(writing)
+    assert torch.equal(torch.cat(found), torch.stack(new))
+    assert casts.count == 0

@@ -12,6 +12,8 @@ from pathlib import Path
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = Path(__file__).parent
 FILES = [
+    HERE / "_triton" / "test_few.py",
+    HERE / "_triton" / "test_scores.py",
     HERE / "convolution" / "test_triton.py",
     HERE / "delta" / "triton" / "test_chunked.py",
     HERE / "delta" / "triton" / "test_short.py",

@@ -23,7 +23,7 @@ from statetrack.layers.parts import (
     merge_heads,
     split_heads,
     unit_length,
-    wide,
+    wide_projection,
 )
 from statetrack.layers.transitions import HouseholderTransitions, Transitions
 
@@ -210,11 +210,11 @@ class DeltaFamily(Layer):
         if not self.qk_silu:
             v = silu(v)
         micro = (self.num_householders, self.num_value_heads)
-        unit = torch.sigmoid(wide(self.beta_proj(x))).unflatten(-1, micro)
+        unit = wide_projection(self.beta_proj, x, sigmoid=True).unflatten(-1, micro)
         beta = self.eigen_range.beta(unit, range_share(self.range_gate))
         decay = None
         if self.decay_proj is not None and self.A_log is not None and self.dt_bias is not None:
-            step = softplus(wide(self.decay_proj(x)) + self.dt_bias)
+            step = softplus(wide_projection(self.decay_proj, x) + self.dt_bias)
             decay = torch.exp(-torch.exp(self.A_log) * step)
         return _Inputs(
             q=self._by_value_head(split_heads(q, self.num_heads)),

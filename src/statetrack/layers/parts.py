@@ -1,5 +1,9 @@
 """Parts that layers are built from: norms, the short convolution, projections, heads."""
 
+from functools import cache
+from importlib.util import find_spec
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 from torch.nn import init
@@ -17,12 +21,15 @@ __all__ = [
     "at_times",
     "heads_dividing",
     "in_halves",
+    "in_kernels",
+    "is_plain",
     "linear",
     "merge_heads",
     "refuse_eigen_range",
     "reset_linear",
     "split_heads",
     "wide",
+    "wide_projection",
 ]
 
 
@@ -41,6 +48,8 @@ class RMSNorm(nn.Module):
         init.ones_(self.weight)
 
     def forward(self, x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
+        if self._has_kernel(x):
+            return nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.groups == 1:
             normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
@@ -49,6 +58,10 @@ class RMSNorm(nn.Module):
             scale = torch.rsqrt(parts.square().mean(-1, keepdim=True) + self.eps)
             normed = (parts * scale).flatten(-2)
         return (normed * self.weight).to(x.dtype)
+
+    def _has_kernel(self, x: Tensor) -> bool:
+        """Whether PyTorch's own kernel does it, where no compiler makes one."""
+        return in_kernels(x) and self.groups == 1 and x.dtype == self.weight.dtype
 
     def extra_repr(self) -> str:
         groups = "" if self.groups == 1 else f", groups={self.groups}"
@@ -155,6 +168,15 @@ def in_halves(
     The second one at the times `second_at` alone, if given. A module that is not just a projection
     any more, because it was wrapped or has hooks, is called.
     """
+    if not is_plain(module):
+        first, second = module(x).chunk(2, dim=-1)
+        return first, at_times(second, second_at)
+    first, second = module.weight.chunk(2)
+    return nn.functional.linear(x, first), nn.functional.linear(at_times(x, second_at), second)
+
+
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether it is a projection without bias, and calling it does nothing else."""
     hooks = (
         module._forward_pre_hooks,
         module._forward_hooks,
@@ -162,11 +184,42 @@ def in_halves(
         module._backward_hooks,
     )
     replaced = "forward" in vars(module)  # how accelerate brings offloaded weights
-    if type(module) is not nn.Linear or module.bias is not None or any(hooks) or replaced:
-        first, second = module(x).chunk(2, dim=-1)
-        return first, at_times(second, second_at)
-    first, second = module.weight.chunk(2)
-    return nn.functional.linear(x, first), nn.functional.linear(at_times(x, second_at), second)
+    return type(module) is nn.Linear and module.bias is None and not any(hooks) and not replaced
+
+
+def in_kernels(x: Tensor) -> bool:
+    """Whether kernels without a derivative may do it: on a GPU, where nobody asks for one.
+
+    A compiler makes its own, and torch.func cannot look into them.
+    """
+    return (
+        x.is_cuda
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and x.dtype != torch.float64
+        and _has_triton()
+    )
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def wide_projection(
+    module: nn.Module, x: Float[Tensor, "batch time features"], *, sigmoid: bool = False
+) -> Float[Tensor, "batch time outputs"]:
+    """module(x) in float32, or float64 if x is; or its sigmoid."""
+    if in_kernels(x) and is_plain(module) and not torch.is_autocast_enabled(x.device.type):
+        from statetrack.ops._triton.few import FEW_OUTPUTS, FEW_ROWS, few_outputs
+
+        weight = module.weight
+        few = len(weight) <= FEW_OUTPUTS and x.shape[0] * x.shape[1] <= FEW_ROWS
+        if few and weight.dtype == x.dtype:
+            return few_outputs(x, weight, sigmoid=sigmoid)
+    y = wide(module(x))
+    return torch.sigmoid(y) if sigmoid else y
 
 
 def at_times(

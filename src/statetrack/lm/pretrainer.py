@@ -78,8 +78,7 @@ class Pretrainer(Executor):
         """Sharded over the processes, compiled and told to recompute, as the config says."""
         model.backbone.gradient_checkpointing = self.config.recompute
         if self.config.compile == "blocks":
-            for block in model.backbone.blocks:
-                block.compile()
+            model.backbone.compile_blocks()
         if self.world > 1:
             _shard(model, self.device, self.config.precision)
         return model

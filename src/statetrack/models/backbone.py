@@ -116,6 +116,18 @@ class Backbone(nn.Module):
         """Whether rows may hold several sequences: all layers must take them."""
         return all(block.mixer.packs for block in self.blocks)  # type: ignore[union-attr]
 
+    def compile_blocks(self) -> None:
+        """Has torch.compile make the code of each block, and of the last norm, on their first use.
+
+        Blocks of equal layers and sizes share it, so that a deep model takes no longer to compile
+        than one block of each kind. Norms, activations and casts are computed again in the backward
+        pass instead of kept: it needs them as factors of products, and what they are made of is
+        there anyway.
+        """
+        for part in (*self.blocks, self.first_norm, self.norm):
+            if part is not None:
+                part.compile(backend=_keeping_less)
+
     def with_room(self, state: tuple[LayerState, ...], room: int) -> tuple[LayerState, ...]:
         """A copy of the state that keeps its shapes until `room` tokens are read in all."""
         return tuple(
@@ -170,3 +182,15 @@ class Backbone(nn.Module):
             real = mask if read_at is None else mask.gather(1, read_at)
             x = x.masked_fill(~real[..., None].to(x.device), 0.0)
         return x, tuple(states)
+
+
+def _keeping_less(graph: Any, inputs: list[Any]) -> Any:
+    """torch.compile's own backend; what is cheap to compute is not kept for the backward pass.
+
+    By default it keeps whatever the backward pass would have to write to memory once more.
+    """
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx
+
+    with config.patch(ban_recompute_materialized_backward=False):
+        return compile_fx(graph, inputs)

@@ -98,7 +98,9 @@ class Constraint:
         """The state of every sequence before its first new token."""
         return torch.zeros(batch, dtype=torch.long, device=self.delta.device)
 
-    def allowed(self, state: Int[Tensor, "batch"], left: int) -> Bool[Tensor, "batch vocab"]:
+    def allowed(
+        self, state: Int[Tensor, "batch"], left: int | Int[Tensor, ""]
+    ) -> Bool[Tensor, "batch vocab"]:
         """The tokens that may come next, where `left` tokens may be written in all."""
         # a token, then the tokens to an accepting state, then the end
         near = self.distance[self.delta[state]] <= left - 2

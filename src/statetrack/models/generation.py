@@ -1,16 +1,18 @@
 """Text from a language model: the prompt in parallel, then a token at a time in constant memory.
 
-On a GPU the step is captured in a CUDA graph once and then replayed, since launching its kernels
-one by one takes longer than running them.
+On a GPU some steps together, with the choice of their tokens, are captured in a CUDA graph once and
+then replayed, since launching their kernels one by one takes longer than running them. The host
+looks at what was written once for all of these steps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import pad
 
 from statetrack._typing import Bool, Float, Int
@@ -21,8 +23,10 @@ from statetrack.models.constraint import Constraint
 __all__ = ["Prompts", "Sampling", "choose", "generate", "in_a_batch", "stream"]
 
 Prompts = Tensor | Sequence[Sequence[int] | Tensor]
-WARM_UP = 3
+WARM_UP = 2
 """Steps before a capture, in which kernels are compiled and memory is taken."""
+BURST = 8
+"""Steps in a CUDA graph, where that many times so many tokens are asked for; else one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,9 @@ def choose(
         before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
         ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
         scores = torch.empty_like(scores).scatter(1, order, ordered)
-    return torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(1)
+    # As torch.multinomial draws one, but for its look at the values, which waits for a GPU.
+    shares = scores.softmax(-1)
+    return (shares / torch.empty_like(shares).exponential_(generator=generator)).argmax(-1)
 
 
 def generate(
@@ -106,7 +112,6 @@ def stream(
     `generator` draws the tokens and is on the model's device; None is PyTorch's own. With a
     `constraint` every sequence also stops at its end.
     """
-    sampling = sampling or GREEDY
     device = model.embedding.weight.device
     tokens, mask = in_a_batch(prompts, device)
     if max_new_tokens < 1:
@@ -114,31 +119,22 @@ def stream(
     if constraint is not None:
         constraint.expect_fit(len(model.embedding.weight), max_new_tokens)
         constraint, stop = constraint.to(device), [*stop, constraint.end]
-        place = constraint.start(len(tokens))
     ends = torch.tensor(list(stop), dtype=torch.long, device=device)
-    seen = None
-    if sampling.repetition_penalty != 1:
-        counts = torch.zeros(len(tokens), len(model.embedding.weight), device=device)
-        seen = counts.scatter_add(1, tokens, mask.to(counts.dtype)) > 0
+    rules = _Rules(sampling or GREEDY, ends, constraint, generator)
+    before = rules.begin(tokens, mask, len(model.embedding.weight), max_new_tokens)
     scores, state = _prefill(model, tokens, mask)
-    take = _Stepper(model, state, room=tokens.shape[1] + max_new_tokens)
-    stopped = torch.zeros(len(tokens), dtype=torch.bool, device=device)
-    for done in range(1, max_new_tokens + 1):
-        if constraint is not None:
-            allowed = constraint.allowed(place, max_new_tokens - done + 1)
-            allowed[:, constraint.end] |= stopped  # what has stopped may have no other token left
-            more = scores.shape[1] - allowed.shape[1]  # rows of the model that are no tokens
-            scores = scores.masked_fill(~pad(allowed, (0, more)), -torch.inf)
-        new = choose(scores, sampling, seen, generator)
-        yield torch.where(stopped, -1, new)
-        stopped = stopped | torch.isin(new, ends)
-        if done == max_new_tokens or (len(ends) and bool(stopped.all())):
-            return
-        if seen is not None:
-            seen = seen.scatter(1, new[:, None], True)
-        if constraint is not None:
-            place = torch.where(stopped, place, constraint.step(place, new))
-        scores = take(new)
+    column, place = rules.pick(scores, before)
+    yield column
+    over = bool(stop) and bool(place.stopped.all())
+    write, done = _Writer(model, rules, state, place, tokens.shape[1], max_new_tokens), 1
+    while done < max_new_tokens and not over:
+        columns, ended = write()
+        flags = ended.tolist() if stop else [False] * len(columns)  # the only wait in it
+        for column, over in zip(columns, flags, strict=True):
+            yield column
+            done += 1
+            if over or done == max_new_tokens:
+                break
 
 
 def in_a_batch(
@@ -178,50 +174,165 @@ def _prefill(
     return scores[:, 0], state
 
 
-class _Stepper:
-    """Takes one token of every sequence and gives the scores after it. It keeps the state.
+class _Place(NamedTuple):
+    """What the next token depends on beside the model's state.
 
-    On a GPU it replays a CUDA graph, unless a layer of your own has a state that grows. There is
-    room for `room` tokens in all.
+    Attributes:
+        token: the last one of every sequence.
+        stopped: whether it ended, with this token or before.
+        left: how many tokens may still be written.
+        seen: True for tokens that were there before; None if nobody asks.
+        at: the state of the constraint, if there is one.
     """
 
-    def __init__(self, model: TokenModel, state: ModelState, room: int) -> None:
-        self.model, self.state, self.room = model, state, room
+    token: Int[Tensor, "batch"]
+    stopped: Bool[Tensor, "batch"]
+    left: Int[Tensor, ""]
+    seen: Bool[Tensor, "batch vocab"] | None
+    at: Int[Tensor, "batch"] | None
+
+    def clone(self) -> "_Place":
+        token, stopped, left, *maybe = self
+        seen, at = (None if part is None else part.clone() for part in maybe)
+        return _Place(token.clone(), stopped.clone(), left.clone(), seen, at)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How the next token follows from scores. Nothing in it waits for a GPU."""
+
+    sampling: Sampling
+    ends: Int[Tensor, "ends"]
+    constraint: Constraint | None
+    generator: torch.Generator | None
+
+    def begin(self, tokens: Tensor, mask: Tensor, vocab_size: int, most: int) -> _Place:
+        """Before the first new token."""
+        seen = None
+        if self.sampling.repetition_penalty != 1:
+            counts = torch.zeros(len(tokens), vocab_size, device=tokens.device)
+            seen = counts.scatter_add(1, tokens, mask.to(counts.dtype)) > 0
+        return _Place(
+            token=tokens[:, -1],
+            stopped=torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device),
+            left=torch.tensor(most, device=tokens.device),
+            seen=seen,
+            at=None if self.constraint is None else self.constraint.start(len(tokens)),
+        )
+
+    def pick(
+        self, scores: Float[Tensor, "batch vocab"], before: _Place
+    ) -> tuple[Int[Tensor, "batch"], _Place]:
+        """The next token, -1 where a sequence had stopped; and what follows from it."""
+        _, stopped, left, seen, at = before
+        if self.constraint is not None and at is not None:
+            allowed = self.constraint.allowed(at, left)
+            allowed[:, self.constraint.end] |= stopped  # it may have no other token left
+            more = scores.shape[1] - allowed.shape[1]  # rows of the model that are no tokens
+            scores = scores.masked_fill(~pad(allowed, (0, more)), -torch.inf)
+        token = choose(scores, self.sampling, seen, self.generator)
+        now = stopped | (token[:, None] == self.ends).any(1)
+        if seen is not None:
+            seen = seen.scatter(1, token[:, None], True)
+        if self.constraint is not None and at is not None:
+            at = torch.where(now, at, self.constraint.step(at, token))
+        return torch.where(stopped, -1, token), _Place(token, now, left - 1, seen, at)
+
+
+class _Writer:
+    """Writes on behind a prompt of `read` tokens and the first new one. It keeps the state.
+
+    On a GPU it replays a CUDA graph, unless a layer of your own has a state that grows.
+    """
+
+    def __init__(
+        self,
+        model: TokenModel,
+        rules: _Rules,
+        state: ModelState,
+        place: _Place,
+        read: int,
+        most: int,
+    ) -> None:
+        self.model, self.rules, self.state, self.place = model, rules, state, place
+        self.narrow = _narrowed(model)
+        self.burst = BURST if most >= BURST**2 else 1
+        self.room = read + most + self.burst  # the last burst may go on behind the last token
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager = not model.embedding.weight.is_cuda
 
     @torch.no_grad()
-    def __call__(self, tokens: Int[Tensor, "batch"]) -> Float[Tensor, "batch vocab"]:
+    def __call__(self) -> tuple[Int[Tensor, "steps batch"], Bool[Tensor, "steps"]]:
+        """The tokens of a few steps, and whether every sequence had ended after each."""
         if self.graph is None and not self.eager:
-            self._capture(tokens)
+            self._capture()
         if self.graph is None:
-            with _evaluating(self.model):
-                scores, self.state = self.model.step(tokens, self.state)
-            return scores
-        self.tokens.copy_(tokens)
+            columns, ended, self.place, self.state = self._steps(self.place, self.state, 1)
+            return columns, ended
         self.graph.replay()
-        return self.scores
+        return self.columns.clone(), self.ended.clone()
 
-    def _capture(self, tokens: Tensor) -> None:
-        """Records a step on memory of its own; does nothing where the state would grow."""
-        model = self.model
-        state = model.backbone.with_room(self.state, self.room)
+    def _steps(
+        self, place: _Place, state: ModelState, count: int
+    ) -> tuple[Tensor, Tensor, _Place, ModelState]:
+        columns, ended = [], []
+        with _evaluating(self.model):
+            for _ in range(count):
+                read = (place.token[:, None], state)
+                scores, state = functional_call(self.model, self.narrow, read)
+                column, place = self.rules.pick(scores[:, 0], place)
+                columns.append(column)
+                ended.append(place.stopped.all())
+        return torch.stack(columns), torch.stack(ended), place, state
+
+    def _capture(self) -> None:
+        """Records a burst on memory of its own; does nothing where the state would grow."""
+        state = self.model.backbone.with_room(self.state, self.room)
+        place = self.place.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with _evaluating(model), torch.cuda.stream(side):
+        with torch.cuda.stream(side):
             for _ in range(WARM_UP):
-                _, after = model.step(tokens, state)
+                *_, after = self._steps(place, state, 1)
         torch.cuda.current_stream().wait_stream(side)
         if [_shapes(one) for one in after] != [_shapes(one) for one in state]:
             self.eager = True
             return
-        self.tokens, graph = tokens.clone(), torch.cuda.CUDAGraph()
-        with _evaluating(model), torch.cuda.graph(graph):
-            self.scores, after = model.step(self.tokens, state)
-            for old, new in zip(state, after, strict=True):
-                for key, part in old.items():
-                    part.copy_(new[key])
-        self.graph, self.state = graph, state
+        graph = torch.cuda.CUDAGraph()
+        if self.rules.generator is not None:
+            graph.register_generator_state(self.rules.generator)
+        with torch.cuda.graph(graph):
+            self.columns, self.ended, new_place, after = self._steps(place, state, self.burst)
+            old = [part for one in state for part in one.values()]
+            new = [later[key] for one, later in zip(state, after, strict=True) for key in one]
+            _overwrite([*place, *old], [*new_place, *new])
+        self.graph, self.state, self.place = graph, state, place
+
+
+def _narrowed(model: TokenModel) -> dict[str, Tensor]:
+    """Weights in the dtype that autocast would give them for every token anew; none without it."""
+    table = model.embedding.weight
+    kind = table.device.type
+    if not torch.is_autocast_enabled(kind):
+        return {}
+    dtype = torch.get_autocast_dtype(kind)
+    return {
+        f"{name}.weight": module.weight.detach().to(dtype)
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module.weight.device == table.device
+    }
+
+
+def _overwrite(old: Iterable[Tensor | None], new: Iterable[Tensor | None]) -> None:
+    """Puts new numbers where the old ones are, in as few launches as there are dtypes."""
+    pairs = [
+        (a, b)
+        for a, b in zip(old, new, strict=True)
+        if a is not None and b is not None and a is not b
+    ]
+    for dtype in {a.dtype for a, _ in pairs}:
+        same = [(a, b) for a, b in pairs if a.dtype == dtype]
+        torch._foreach_copy_([a for a, _ in same], [b for _, b in same])
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:

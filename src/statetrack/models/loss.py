@@ -5,7 +5,8 @@ gradients of a chunk's scores are known as soon as the scores are: the forward p
 and no score is computed twice.
 """
 
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from statetrack._typing import Float, Int
 
 __all__ = ["CHUNK", "linear_cross_entropy"]
 
-CHUNK = 2048
+CHUNK = 4096
 """Tokens whose scores are in memory at once."""
 
 
@@ -43,6 +44,45 @@ def linear_cross_entropy(
     return found
 
 
+class _Judged(NamedTuple):
+    """What some tokens' scores say.
+
+    Attributes:
+        losses: -log p(target) in float32.
+        log_z: log Z in float32.
+        change: the gradient of the scores, in their dtype; it may lie where they were. Anything if
+            no gradient was asked for.
+    """
+
+    losses: Float[Tensor, "tokens"]
+    log_z: Float[Tensor, "tokens"]
+    change: Float[Tensor, "tokens vocab"]
+
+
+def _judged(
+    scores: Float[Tensor, "tokens vocab"],
+    targets: Int[Tensor, "tokens"],
+    share: float,
+    z_loss: float,
+    *,
+    gradient: bool,
+) -> _Judged:
+    """The losses of some tokens and the gradient of share · Σ (-log p + z_loss · (log Z)²)."""
+    narrow = scores.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    if scores.is_cuda and narrow and find_spec("triton") is not None:
+        from statetrack.ops._triton.scores import cross_entropy_in_place
+
+        losses, log_z = cross_entropy_in_place(scores, targets, share, z_loss, gradient=gradient)
+        return _Judged(losses, log_z, scores)
+    wide, wanted = scores.float(), targets[:, None]
+    log_z = wide.logsumexp(1, keepdim=True)
+    losses = (log_z - wide.gather(1, wanted)).squeeze(1)
+    if gradient:
+        wide = wide.sub_(log_z).exp_().mul_(share * (1 + 2 * z_loss * log_z))
+        wide.scatter_add_(1, wanted, wide.new_full(wanted.shape, -share))
+    return _Judged(losses, log_z.squeeze(1), wide.to(scores.dtype))
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Letters: N tokens, s scores, p = softmax(s), t targets.
 
@@ -62,21 +102,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total = torch.zeros((), dtype=torch.float32, device=x.device)
             for start in range(0, len(x), CHUNK):
                 part = slice(start, start + CHUNK)
-                wanted = targets[part, None]
-                scores = (narrow_x[part] @ narrow_weight.T).float()
-                log_z = scores.logsumexp(1, keepdim=True)
-                losses[part] = (log_z - scores.gather(1, wanted)).squeeze(1)
-                total += losses[part].sum() + z_loss * log_z.square().sum()
-                if dx is None and dweight is None:
-                    continue
-                change = scores.sub_(log_z).exp_()
-                change.mul_((1 + 2 * z_loss * log_z) / len(x))
-                change.scatter_add_(1, wanted, change.new_full(wanted.shape, -1 / len(x)))
-                narrow = change.to(dtype)
+                scores = narrow_x[part] @ narrow_weight.T
+                found = _judged(
+                    scores, targets[part], 1 / len(x), z_loss, gradient=needs_x or needs_weight
+                )
+                losses[part] = found.losses
+                total += found.losses.sum() + z_loss * found.log_z.square().sum()
                 if dx is not None:
-                    torch.mm(narrow, narrow_weight, out=dx[part])
+                    torch.mm(found.change, narrow_weight, out=dx[part])
                 if dweight is not None:
-                    dweight += narrow.T @ narrow_x[part]
+                    dweight += found.change.T @ narrow_x[part]
         ctx.save_for_backward(dx, dweight)
         ctx.dtypes = x.dtype, weight.dtype
         ctx.mark_non_differentiable(losses)

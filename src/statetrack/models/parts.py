@@ -11,7 +11,7 @@ from torch.nn import init
 from torch.nn.functional import embedding, gelu, silu
 
 from statetrack._typing import Float, Int
-from statetrack.layers.parts import LayerNorm, RMSNorm, in_halves, linear
+from statetrack.layers.parts import LayerNorm, RMSNorm, in_halves, in_kernels, linear
 from statetrack.models.config import BackboneConfig
 
 __all__ = ["MLP", "Embedding", "dropout", "look_up", "make_norm"]
@@ -45,6 +45,10 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch time d_model"]
     ) -> Float[Tensor, "batch time d_model"]:
+        if self.activation is silu and in_kernels(x):
+            from statetrack.ops._triton.few import gated_by_silu
+
+            return self.down_proj(gated_by_silu(self.up_proj(x)))
         gate, up = in_halves(self.up_proj, x)
         return self.down_proj(self.activation(gate) * up)
 

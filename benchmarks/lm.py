@@ -1,0 +1,827 @@
+"""Times whole language models on one GPU, ours and a peer's; writes results/lm_<date>.json.
+
+    PYTHONPATH=src python benchmarks/lm.py [--only "train|DeltaNet"] [--who ours] [--seconds 240]
+    PYTHONPATH=src python benchmarks/lm.py --sweep          # tokens/s against length and batch
+    PYTHONPATH=src python benchmarks/lm.py --profile FILE   # which kernels a training step spends
+    PYTHONPATH=src python benchmarks/lm.py --plot FILES     # pictures of such rows, docs/images
+    PYTHONPATH=src python benchmarks/lm.py --smoke          # tiny sizes, also on a CPU
+
+Training is fp32 weights, bf16 autocast, forward, backward and a fused AdamW update. Ours has its
+blocks compiled one by one, as `statetrack lm pretrain` with compile="blocks" does. Decoding and
+prefill are in bf16. Peers are flash-linear-attention's models, to be found on PYTHONPATH, and for
+the Transformer the Llama of transformers; they run as their authors ship them.
+
+Training cells have a process each, the other cells of a model share one, and every cell has a time
+limit: a crash, a full memory or a first step of minutes leaves a cell empty, with its reason. Our
+processes begin with empty kernel caches. `--warm-peers` first lets all peers compile and tune at
+once, for so many seconds.
+
+MFU is 6 N tokens/s / 790e12, with N the parameters without the table that tokens are looked up in,
+and 790 TFLOP/s what a large bf16 product reaches on an H200. Mixers' own FLOPs are not counted.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import queue
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PEAK_FLOPS = 790e12
+VOCAB = 32_000
+LIMIT = {"ours": 90.0, "fla": 120.0, "transformers": 60.0}
+"""Seconds that a cell may take, by who."""
+WEIGHT = 6
+"""FLOPs a token and parameter: two forward, four backward."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that both sides can build: d_model, layers, heads and the mixer's options."""
+
+    name: str
+    mixer: str
+    d_model: int = 1024
+    layers: int = 24
+    options: dict[str, Any] = field(default_factory=dict)
+    peer: str = "fla"
+    peer_options: dict[str, Any] = field(default_factory=dict)
+    attention_every: int = 0  # a hybrid has a layer of attention in so many
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement."""
+
+    phase: str
+    model: Model
+    batch: int
+    length: int
+    who: str
+
+    @property
+    def work(self) -> str:
+        size = "" if self.phase == "decode" else f" T{self.length}"
+        return f"{self.model.name} B{self.batch}{size}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.phase}|{self.work}|{self.who}"
+
+
+DELTA = Model("DeltaNet 374M", "DeltaNet", options={"num_heads": 8})
+LARGE = Model("DeltaNet 1.37B", "DeltaNet", d_model=2048, options={"num_heads": 16})
+MAMBA = Model("Mamba 386M", "Mamba", layers=48, options={"d_state": 16})
+GATED = Model(
+    "GatedDeltaNet 400M",
+    "GatedDeltaNet",
+    options={"num_heads": 8},
+    peer_options={"head_dim": 128, "expand_v": 1.0},
+)
+MAMBA2 = Model("Mamba2 382M", "Mamba2", layers=48, options={"d_state": 128, "head_dim": 64})
+GLA = Model("GLA 374M", "GLA", options={"num_heads": 4})
+PRODUCT = Model(
+    "DeltaProduct n=2 425M",
+    "DeltaProduct",
+    options={"num_heads": 8, "num_householders": 2},
+    peer_options={"head_dim": 128, "expand_v": 1.0, "num_householder": 2, "use_output_gate": False},
+)
+HYBRID = Model("hybrid 374M", "DeltaNet", options={"num_heads": 8}, peer="none", attention_every=4)
+TRANSFORMER = Model("Transformer 374M", "Attention", options={"num_heads": 16}, peer="transformers")
+
+
+def both(phase: str, model: Model, batch: int, length: int) -> list[Cell]:
+    whos = ["ours"] if model.peer == "none" else ["ours", model.peer]
+    return [Cell(phase, model, batch, length, who) for who in whos]
+
+
+def cells() -> list[Cell]:
+    """The table, the telling cells first: all of ours, then those of peers in the same order."""
+    found = [
+        *both("train", DELTA, 16, 2048),
+        *both("train", DELTA, 1, 32768),
+        *(cell for batch in (1, 64, 256) for cell in both("decode", DELTA, batch, 64)),
+        *both("prefill", DELTA, 16, 2048),
+        *both("prefill", DELTA, 1, 32768),
+        *both("train", LARGE, 8, 2048),
+        *both("train", MAMBA, 8, 2048),
+        *both("train", GATED, 16, 2048),
+        *both("train", TRANSFORMER, 16, 2048),
+        *both("train", PRODUCT, 16, 2048),
+        *both("train", GLA, 16, 2048),
+        *both("train", MAMBA2, 8, 2048),
+        *both("train", HYBRID, 16, 2048),
+    ]
+    return sorted(found, key=lambda cell: ["ours", "transformers", "fla"].index(cell.who))
+
+
+def sweep() -> list[Cell]:
+    """Training of the 374M model: 32,768 tokens cut ever longer, and T 2048 in ever more rows."""
+    sizes = [(64, 512), (16, 2048), (4, 8192), (1, 32768), (1, 2048), (4, 2048), (32, 2048)]
+    return [cell for b, t in sizes for cell in both("train", DELTA, b, t)]
+
+
+def smoke() -> list[Cell]:
+    """Every phase and kind of model, at sizes for a CPU."""
+    small = {"d_model": 32, "layers": 2}
+    delta = Model("DeltaNet tiny", "DeltaNet", **small, options={"num_heads": 2})
+    mamba = Model("Mamba tiny", "Mamba", **small, options={"d_state": 4}, peer="none")
+    hybrid = Model(
+        "hybrid tiny",
+        "DeltaNet",
+        **small,
+        options={"num_heads": 2},
+        peer="none",
+        attention_every=2,
+    )
+    llama = Model(
+        "Transformer tiny", "Attention", **small, options={"num_heads": 2}, peer="transformers"
+    )
+    return [
+        *both("train", delta, 2, 64),
+        *both("train", llama, 2, 64),
+        Cell("train", mamba, 2, 64, "ours"),
+        Cell("train", hybrid, 2, 64, "ours"),
+        *both("decode", delta, 2, 16)[:1],
+        *both("prefill", delta, 2, 64)[:1],
+    ]
+
+
+# -------------------------------------------------------------------------------------- models
+
+
+def mlp_dim(d_model: int) -> int:
+    return 256 * -(-8 * d_model // 3 // 256)
+
+
+def build_ours(model: Model, vocab: int, dtype: Any, device: Any) -> Any:
+    from statetrack.models import BackboneConfig, CausalLM, CausalLMConfig, Mixer
+
+    one = Mixer.of((model.mixer, model.options))
+    mixers = [one] * model.layers
+    if model.attention_every:
+        heads = model.d_model // 64 or 1
+        every = model.attention_every
+        mixers[every - 1 :: every] = [Mixer.of(("Attention", {"num_heads": heads}))] * (
+            model.layers // every
+        )
+    plain = model.mixer in ("Mamba", "Mamba2")
+    backbone = BackboneConfig(
+        mixers=tuple(mixers),
+        d_model=model.d_model,
+        mlp="none" if plain else "swiglu",
+        mlp_dim=mlp_dim(model.d_model),
+        norm_eps=1e-5 if plain else 1e-6,
+    )
+    config = CausalLMConfig(vocab_size=vocab, backbone=backbone, tie_embeddings=False)
+    return CausalLM(config, device=device, dtype=dtype)
+
+
+def build_peer(cell: Cell, vocab: int, dtype: Any, device: Any) -> Any:
+    """The peer's model of the same sizes; its losses fused as it can."""
+    import torch
+
+    model = cell.model
+    shape: dict[str, Any] = {
+        "vocab_size": vocab,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.layers,
+        "tie_word_embeddings": False,
+    }
+    if cell.who == "transformers":
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        heads = model.options["num_heads"]
+        config = LlamaConfig(
+            **shape,
+            intermediate_size=mlp_dim(model.d_model),
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            attn_implementation="sdpa",
+            use_cache=False,
+        )
+        kind: Any = LlamaForCausalLM
+    else:
+        from fla import models as fla
+
+        if model.mixer in ("Mamba", "Mamba2"):
+            shape |= {"state_size": model.options["d_state"]}
+            if model.mixer == "Mamba2":
+                shape |= {"head_dim": model.options["head_dim"]}
+        else:
+            shape |= {
+                "num_heads": model.options["num_heads"],
+                "intermediate_size": mlp_dim(model.d_model),
+            }
+        if model.mixer in ("DeltaNet", "GatedDeltaNet", "DeltaProduct"):
+            shape["allow_neg_eigval"] = True
+        name = {"DeltaProduct": "GatedDeltaProduct"}.get(model.mixer, model.mixer)
+        config = getattr(fla, f"{name}Config")(**shape, **model.peer_options)
+        kind = getattr(fla, f"{name}ForCausalLM")
+    with torch.device(device):
+        return kind(config).to(dtype)
+
+
+def flops_per_token(module: Any) -> int:
+    """6 N, N without the table that tokens are looked up in."""
+    import torch
+
+    tables = [m for m in module.modules() if isinstance(m, torch.nn.Embedding)]
+    count = sum(parameter.numel() for parameter in module.parameters())
+    return WEIGHT * (count - sum(table.weight.numel() for table in tables))
+
+
+# ----------------------------------------------------------------------------------- measuring
+
+
+class Clock:
+    """Times on the device a cell runs on."""
+
+    def __init__(self, smoke: bool) -> None:
+        import torch
+
+        self.torch = torch
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.rounds, self.least = (1, 0.0) if smoke else (3, 1.0)
+
+    def name(self) -> str:
+        return "cpu" if self.device.type == "cpu" else self.torch.cuda.get_device_name()
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def seconds(self, step: Callable[[], object]) -> float:
+        self.wait()
+        begun = time.perf_counter()
+        step()
+        self.wait()
+        return time.perf_counter() - begun
+
+    def milliseconds(self, step: Callable[[], object]) -> float:
+        """Median over rounds of the mean of a few steps, about a second each."""
+        once = self.seconds(step)
+        count = max(1, int(self.least / max(once, 1e-4)))
+        rounds = [
+            self.seconds(lambda: [step() for _ in range(count)]) / count for _ in range(self.rounds)
+        ]
+        return statistics.median(rounds) * 1e3
+
+    def forget_peak(self) -> None:
+        if self.device.type == "cuda":
+            self.torch.cuda.reset_peak_memory_stats()
+
+    def peak_mb(self) -> float | None:
+        if self.device.type != "cuda":
+            return None
+        return self.torch.cuda.max_memory_allocated() / 2**20
+
+
+def trained(cell: Cell, clock: Clock, vocab: int) -> tuple[Any, Callable[[], Any]]:
+    """The model and one training step of it."""
+    import torch
+
+    device = clock.device
+    sets = [torch.randint(vocab, (cell.batch, cell.length), device=device) for _ in range(4)]
+    turn = iter(range(10**9))
+    if cell.who == "ours":
+        from statetrack.lm.config import PretrainOptimizerConfig
+        from statetrack.lm.optimizer import Optimizer
+        from statetrack.training.precision import autocast
+
+        model = build_ours(cell.model, vocab, torch.float32, device)
+        if device.type == "cuda":
+            model.backbone.compile_blocks()
+        optimizer = Optimizer(model, PretrainOptimizerConfig())
+
+        def step() -> Any:
+            tokens = sets[next(turn) % 4]
+            optimizer.zero_grad()
+            with autocast(device, "bf16"):
+                loss, _, _ = model.loss(tokens, tokens.roll(-1, 1))
+            loss.backward()
+            optimizer.step(1e-4)
+            return loss.detach()
+
+        return model, step
+    model = build_peer(cell, vocab, torch.float32, device)
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+
+    def peer_step() -> Any:
+        tokens = sets[next(turn) % 4]
+        adamw.zero_grad()
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        loss.backward()
+        adamw.step()
+        return loss.detach()
+
+    return model, peer_step
+
+
+def train(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
+    model, step = trained(cell, clock, vocab)
+    first = clock.seconds(step)
+    step()
+    clock.forget_peak()
+    ms = clock.milliseconds(step)
+    loss = float(step())
+    if not loss < 20:
+        raise RuntimeError(f"the loss is {loss}")
+    speed = cell.batch * cell.length / ms * 1e3
+    return {
+        "tokens_per_s": speed,
+        "ms": ms,
+        "peak_mb": clock.peak_mb(),
+        "first_step_s": first,
+        "mfu": speed * flops_per_token(model) / PEAK_FLOPS,
+    }
+
+
+def decode(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
+    """Milliseconds a token of every sequence, behind a prompt of `length` tokens."""
+    import torch
+
+    prompts = torch.randint(vocab, (cell.batch, cell.length), device=clock.device)
+    if cell.who == "ours":
+        model = build_ours(cell.model, vocab, torch.bfloat16, clock.device)
+        few, many = (9, 17) if clock.least == 0 else (33, 289)  # one and whole bursts
+
+        def write(count: int) -> None:
+            model.generate(prompts, max_new_tokens=count)
+
+        def once() -> float:  # from a token on with which all is captured and warm
+            writing = model.stream(prompts, max_new_tokens=many)
+            for _ in range(few):
+                next(writing)
+            return clock.seconds(lambda: [None for _ in writing]) / (many - few)
+    else:
+        model = build_peer(cell, vocab, torch.bfloat16, clock.device).eval()
+        few, many = 8, 40
+
+        def write(count: int) -> None:
+            options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
+            model.generate(prompts, **options)
+
+        def once() -> float:  # what both do, the prompt, takes itself away
+            short, long = clock.seconds(lambda: write(few)), clock.seconds(lambda: write(many))
+            return (long - short) / (many - few)
+
+    with torch.no_grad():
+        first = clock.seconds(lambda: write(2))
+        once()
+        clock.forget_peak()
+        rounds = [once() for _ in range(clock.rounds)]
+    ms = statistics.median(rounds) * 1e3
+    return {
+        "tokens_per_s": cell.batch / ms * 1e3,
+        "ms": ms,
+        "peak_mb": clock.peak_mb(),
+        "first_step_s": first,
+        "mfu": None,
+    }
+
+
+def prefill(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
+    """The scores behind a prompt, and the state there."""
+    import torch
+
+    prompts = torch.randint(vocab, (cell.batch, cell.length), device=clock.device)
+    if cell.who == "ours":
+        from statetrack.models import generation
+
+        model = build_ours(cell.model, vocab, torch.bfloat16, clock.device)
+        everywhere = torch.ones_like(prompts, dtype=torch.bool)
+
+        def read() -> None:
+            generation._prefill(model, prompts, everywhere)
+    else:
+        model = build_peer(cell, vocab, torch.bfloat16, clock.device).eval()
+
+        def read() -> None:
+            model(input_ids=prompts, use_cache=True, logits_to_keep=1)
+
+    with torch.no_grad():
+        first = clock.seconds(read)
+        clock.forget_peak()
+        ms = clock.milliseconds(read)
+    speed = cell.batch * cell.length / ms * 1e3
+    return {
+        "tokens_per_s": speed,
+        "ms": ms,
+        "peak_mb": clock.peak_mb(),
+        "first_step_s": first,
+        "mfu": speed * flops_per_token(model) / 3 / PEAK_FLOPS,  # forward alone
+    }
+
+
+PHASES = {"train": train, "decode": decode, "prefill": prefill}
+
+
+# ----------------------------------------------------------------------------- the child process
+
+
+def cell_of(line: str) -> Cell:
+    given = json.loads(line)
+    return Cell(**given | {"model": Model(**given["model"])})
+
+
+def child(who: str, *, smoke: bool, warm: bool) -> None:
+    """Imports what it needs, and then measures the cells that are named to it, a line each."""
+    import torch
+
+    if who == "ours":
+        import statetrack.models  # noqa: F401
+    else:
+        import transformers  # noqa: F401
+    vocab = 96 if smoke else VOCAB
+    for line in sys.stdin:
+        cell = cell_of(line)
+        clock = Clock(smoke)
+        torch.manual_seed(0)
+        if warm:
+            _, step = trained(cell, clock, vocab)
+            clock.seconds(step)
+            print(json.dumps({}), flush=True)
+            continue
+        found = PHASES[cell.phase](cell, clock, vocab)
+        print(json.dumps({**found, "device": clock.name()}), flush=True)
+        if clock.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+class Child:
+    """A process for some cells, started ahead of its turn."""
+
+    def __init__(self, cell: Cell, *, smoke: bool, caches: Path, warm: bool = False) -> None:
+        self.ended = False
+        env = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+        place = caches / ("peers" if cell.who != "ours" else re.sub(r"\W+", "_", cell.title))
+        env |= {
+            "TRITON_CACHE_DIR": str(place / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        }
+        asked = [sys.executable, __file__, "--child", cell.who]
+        asked += ["--smoke"] if smoke else []
+        asked += ["--warm"] if warm else []
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            asked,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            for line in stdout:
+                if line.startswith("{"):  # peers print other things too
+                    self.lines.put(line)
+        self.lines.put(None)
+
+    def ask(self, cell: Cell) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it died early; `answer` says of what
+            self.process.stdin.write(json.dumps(asdict(cell)) + "\n")
+            self.process.stdin.flush()
+
+    def answer(self, limit: float) -> dict[str, Any]:
+        """What it measured, or the reason why not."""
+        try:
+            line = self.lines.get(timeout=limit)
+        except queue.Empty:
+            self.end()
+            return {"reason": f"no result within {limit:.0f} s"}
+        if line is not None:
+            found: dict[str, Any] = json.loads(line)
+            return found
+        tail = self.end()
+        reason = next((line for line in reversed(tail) if "Error" in line), "")
+        reason = reason or (tail[-1] if tail else f"exit {self.process.returncode}")
+        return {"reason": reason[:300]}
+
+    def end(self) -> list[str]:
+        """Ends the process; what it said of errors."""
+        self.ended = True
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with self.errors:
+            self.errors.seek(0)
+            return [line.strip() for line in self.errors if line.strip()]
+
+
+# ---------------------------------------------------------------------------------- the profile
+
+
+KINDS = {
+    "loss": r"softmax|cross_entropy|nll",
+    "mixer": r"^_(?!convol)\w*kernel|selective|delta|linear_attention",
+    "convolution": r"convolution|_conv",
+    "product": r"gemm|nvjet|cutlass|cublas|splitK|gemv|wgmma|::dot",
+    "attention": r"flash|fmha|attention|sdpa",
+    "optimiser": r"multi_tensor|FusedAdam",
+    "compiled elementwise": r"^triton_",
+    "copies": r"Memcpy|Memset|copy_kernel",
+}
+"""The first that a kernel's name matches."""
+
+
+def kind_of(kernel: str) -> str:
+    return next((k for k, words in KINDS.items() if re.search(words, kernel)), "elementwise")
+
+
+def shares(kernels: list[tuple[str, float, float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Time by kind and by name, from (name, begin, end), and what no kernel ran in as "idle"."""
+    by_kind: dict[str, float] = {}
+    by_name: dict[str, float] = {}
+    for name, begin, end in kernels:
+        by_name[name] = by_name.get(name, 0.0) + end - begin
+        by_kind[kind_of(name)] = by_kind.get(kind_of(name), 0.0) + end - begin
+    idle, reached = 0.0, None
+    for _, begin, end in sorted(kernels, key=lambda one: one[1]):
+        if reached is not None and begin > reached:
+            idle += begin - reached
+        reached = end if reached is None else max(reached, end)
+    by_kind["idle"] = idle
+    return by_kind, by_name
+
+
+def profile(cell: Cell, out: Path, *, smoke: bool) -> None:
+    """Which kernels the steps of a cell spend their time in, as a text."""
+    import torch
+
+    clock, vocab = Clock(smoke), 96 if smoke else VOCAB
+    steps = 3
+    if cell.phase == "train":
+        model, step = trained(cell, clock, vocab)
+        inside: Any = nullcontext()
+    else:
+        from statetrack.models import generation
+
+        model = build_ours(cell.model, vocab, torch.bfloat16, clock.device)
+        prompts = torch.randint(vocab, (cell.batch, cell.length), device=clock.device)
+        writing = generation.stream(model, prompts, max_new_tokens=10**4)
+        inside, steps = torch.no_grad(), 32
+
+        def step() -> Any:
+            return next(writing)
+
+    with inside:
+        for _ in range(2 * steps):
+            step()
+        memory = _memory(step, clock) if cell.phase == "train" else ""
+        on_gpu = clock.device.type == "cuda"
+        kind = torch.profiler.ProfilerActivity.CUDA if on_gpu else None
+        activities = [torch.profiler.ProfilerActivity.CPU, *([kind] if kind else [])]
+        with torch.profiler.profile(activities=activities) as profiler:
+            seconds = clock.seconds(lambda: [step() for _ in range(steps)])
+    device = torch.autograd.DeviceType.CUDA if on_gpu else torch.autograd.DeviceType.CPU
+    kernels = [
+        (event.name, event.time_range.start, event.time_range.end)
+        for event in profiler.events()
+        if event.device_type == device and not event.name.startswith("Optimizer.step")
+    ]
+    by_kind, by_name = shares(kernels)
+    lines = [f"{cell.title}: {1e3 * seconds / steps:.3f} ms a step under the profiler", memory, ""]
+    for table, many in ((by_kind, 99), (by_name, 60)):
+        total = sum(table.values())
+        for name, spent in sorted(table.items(), key=lambda one: -one[1])[:many]:
+            count = sum(1 for kernel in kernels if kernel[0] == name)
+            times = f"{count / steps:7.1f} x" if count else " " * 9
+            lines.append(f"{spent / steps / 1e3:9.3f} ms {spent / total:6.1%} {times} {name[:110]}")
+        lines.append("")
+    out.write_text("\n".join(lines))
+    print("\n".join(lines[: 4 + len(by_kind)]), flush=True)
+    del model
+
+
+def _memory(step: Callable[[], Any], clock: Clock) -> str:
+    """What is allocated between steps and at most."""
+    clock.forget_peak()
+    step()
+    clock.wait()
+    peak = clock.peak_mb()
+    if peak is None:
+        return ""
+    import torch
+
+    between = torch.cuda.memory_allocated() / 2**30
+    return f"at most {peak / 1024:.2f} GiB, between steps {between:.2f} GiB"
+
+
+# ------------------------------------------------------------------------------- table and plots
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line for each work and phase: ours, the peer, and how many times as fast ours is."""
+    lines = [
+        f"{'phase':8}{'work':30}{'who':13}{'tokens/s':>10}{'ms':>10}{'GiB':>7}{'first s':>9}"
+        f"{'MFU':>7}{'ratio':>7}"
+    ]
+    ours = {(row["phase"], row["work"]): row for row in rows if row["who"] == "ours"}
+    for row in rows:
+        key = f"{row['phase']:8}{row['work']:30}{row['who']:13}"
+        if row["tokens_per_s"] is None:
+            lines.append(f"{key}{'-':>10}  {row['reason']}")
+            continue
+        mine = ours.get((row["phase"], row["work"]))
+        compared = row["who"] != "ours" and mine and mine["tokens_per_s"]
+        ratio = f"{mine['tokens_per_s'] / row['tokens_per_s']:.2f}" if compared and mine else ""
+        peak = "" if row["peak_mb"] is None else f"{row['peak_mb'] / 1024:.1f}"
+        mfu = "" if row["mfu"] is None else f"{row['mfu']:.1%}"
+        lines.append(
+            f"{key}{row['tokens_per_s']:10,.0f}{row['ms']:10.3f}{peak:>7}"
+            f"{row['first_step_s']:9.1f}{mfu:>7}{ratio:>7}"
+        )
+    return "\n".join(lines)
+
+
+def plot(rows: list[dict[str, Any]], images: Path) -> list[Path]:
+    """Training tokens/s against length, at one number of tokens a step, and against batch."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lines: dict[str, dict[str, dict[int, float]]] = {"length": {}, "batch": {}}
+    for row in rows:
+        size = re.fullmatch(r"(.*) B(\d+) T(\d+)", row["work"])
+        if not size or row["phase"] != "train" or row["tokens_per_s"] is None:
+            continue
+        model, b, t = size[1], int(size[2]), int(size[3])
+        for picture, x, fixed in (("length", t, f"{b * t:,} tokens"), ("batch", b, f"T = {t}")):
+            line = f"{model}, {fixed} a step, {row['who']}"
+            lines[picture].setdefault(line, {})[x] = row["tokens_per_s"] / 1e3
+    made = []
+    for picture, found in lines.items():
+        found = {line: points for line, points in found.items() if len(points) > 2}
+        if not found:
+            continue
+        figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+        for line, points in found.items():
+            style = "o-" if line.endswith("ours") else "x--"
+            axes.semilogx(*zip(*sorted(points.items()), strict=True), style, label=line, base=2)
+        axes.set_xlabel("tokens T of a sequence" if picture == "length" else "sequences B")
+        axes.set_ylabel("thousand tokens a second, training")
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside lower center", fontsize=8)
+        made.append(images / f"lm_against_{picture}.png")
+        figure.savefig(made[-1], dpi=120)
+        pyplot.close(figure)
+    return made
+
+
+# ---------------------------------------------------------------------------------------- main
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in ("torch", "triton", "transformers", "flash-linear-attention"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def run_all(
+    chosen: list[Cell], out: Path, *, seconds: float, smoke: bool, warm_peers: float
+) -> list[dict[str, Any]]:
+    """Every cell after the other; what is measured is in the file at once."""
+    until = time.monotonic() + seconds
+    common = {"versions": versions(), "date": datetime.date.today().isoformat()}
+    measured = ("tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "reason", "device")
+    blank = dict.fromkeys(measured)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as place:
+        caches = Path(place)
+        if warm_peers:
+            _warm(chosen, smoke=smoke, caches=caches, seconds=warm_peers)
+        groups = in_groups(chosen)
+        ahead = Child(groups[0][0], smoke=smoke, caches=caches)
+        for group, following in zip(groups, [*groups[1:], None], strict=True):
+            now = ahead
+            if following is not None:
+                ahead = Child(following[0], smoke=smoke, caches=caches)
+            for cell in group:
+                begun = time.monotonic()
+                left = until - begun
+                found: dict[str, Any] = {"reason": f"not begun within {seconds:.0f} s"}
+                if left > 0:
+                    now = Child(cell, smoke=smoke, caches=caches) if now.ended else now
+                    now.ask(cell)
+                    found = now.answer(min(LIMIT[cell.who], max(left, 1.0)))
+                named = {"work": cell.work, "phase": cell.phase, "who": cell.who}
+                rows.append({**named, **blank, **found, **common})
+                out.write_text(json.dumps(rows, indent=1) + "\n")
+                shown = found.get("reason") or f"{found['tokens_per_s']:,.0f} tokens/s"
+                print(f"{time.monotonic() - begun:6.1f} s  {cell.title}: {shown}", flush=True)
+            if not now.ended:
+                now.end()
+    return rows
+
+
+def in_groups(chosen: list[Cell]) -> list[list[Cell]]:
+    """Cells that share a process: a model's decoding and prefill. Training has one for each."""
+    groups: list[list[Cell]] = []
+    for cell in chosen:
+        last = groups[-1][-1] if groups else None
+        alike = last is not None and (last.model, last.who) == (cell.model, cell.who)
+        if alike and last is not None and "train" not in (last.phase, cell.phase):
+            groups[-1].append(cell)
+        else:
+            groups.append([cell])
+    return groups
+
+
+def _warm(chosen: list[Cell], *, smoke: bool, caches: Path, seconds: float) -> None:
+    """One step of every peer's training, all at once, to fill its caches of kernels."""
+    until = time.monotonic() + seconds
+    peers: dict[str, Cell] = {}
+    for cell in chosen:
+        if cell.who == "fla" and cell.phase == "train":
+            few = max(1, cell.batch // 4)
+            fewer = Cell(cell.phase, cell.model, few, min(cell.length, 2048), cell.who)
+            peers.setdefault(cell.model.name, fewer)
+    running = {
+        name: Child(cell, smoke=smoke, caches=caches, warm=True) for name, cell in peers.items()
+    }
+    for name, one in running.items():
+        one.ask(peers[name])
+    for name, one in running.items():
+        found = one.answer(max(0.1, until - time.monotonic()))
+        print(f"warm {name}: {found.get('reason', 'done')}", flush=True)
+        if not one.ended:
+            one.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="substrings of phase|work|who, by commas")
+    parser.add_argument("--who", default="", help="ours, fla or transformers")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin no cell after them")
+    parser.add_argument("--warm-peers", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, also on a CPU")
+    parser.add_argument("--sweep", action="store_true", help="against length and batch instead")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="of the first chosen cell")
+    parser.add_argument("--plot", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args.child, smoke=args.smoke, warm=args.warm)
+        return
+    if args.plot:
+        rows = [row for file in args.plot for row in json.loads(file.read_text())]
+        print(table(rows))
+        for made in plot(rows, Path(__file__).parents[1] / "docs" / "images"):
+            print(made)
+        return
+    everything = smoke() if args.smoke else sweep() if args.sweep else cells()
+    wanted = args.only.split(",")
+    chosen = [
+        cell
+        for cell in everything
+        if any(words in cell.title for words in wanted) and args.who in cell.who
+    ]
+    if not chosen:
+        raise SystemExit(f"no cell has {args.only!r} and {args.who!r}")
+    if args.profile:
+        profile(chosen[0], args.profile, smoke=args.smoke)
+        return
+    today = datetime.date.today().isoformat()
+    name = f"lm_sweep_{today}.json" if args.sweep else f"lm_{today}.json"
+    out = args.out or Path(__file__).parent / "results" / name
+    out.parent.mkdir(exist_ok=True)
+    rows = run_all(chosen, out, seconds=args.seconds, smoke=args.smoke, warm_peers=args.warm_peers)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The benchmark of whole language models, at sizes for a CPU."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).parents[1] / "benchmarks" / "lm.py"
+KEYS = {
+    "work", "phase", "who", "tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "device",
+    "versions", "date", "reason",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lm() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark_of_lms", FILE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(out: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    command = [sys.executable, str(FILE), "--smoke", "--out", str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), done.stdout
+
+
+def test_a_cell_that_fails_says_why_and_others_follow(tmp_path: Path) -> None:
+    """No peer is installed here."""
+    rows, shown = run(tmp_path / "rows.json", "--only", "T64|fla,prefill|")
+    assert all(set(row) == KEYS for row in rows)
+    peer, ours = rows
+    assert peer["tokens_per_s"] is None and "No module named 'fla'" in peer["reason"]
+    assert ours["phase"] == "prefill" and ours["reason"] is None
+    assert ours["tokens_per_s"] > 0 and ours["ms"] > 0 and ours["first_step_s"] > 0
+    assert len(shown.strip().splitlines()) == 2 * len(rows) + 1  # as they come, and a table
+
+
+@pytest.mark.slow
+def test_all_tiny_cells(tmp_path: Path) -> None:
+    rows, _ = run(tmp_path / "rows.json")
+    assert {row["reason"] for row in rows if row["who"] != "fla"} == {None}
+    assert {"ours", "transformers"} <= {row["who"] for row in rows}
+    assert {row["phase"] for row in rows} == {"train", "decode", "prefill"}
+
+
+def test_time_that_is_up_begins_nothing(tmp_path: Path) -> None:
+    rows, _ = run(tmp_path / "rows.json", "--only", "prefill|", "--seconds", "0")
+    assert [row["reason"] for row in rows] == ["not begun within 0 s"]
+
+
+def test_sizes_are_those_of_the_names(lm: ModuleType) -> None:
+    """Parameters of ours, counted without making them."""
+    import torch
+
+    wanted = {"DeltaNet 374M": 374, "DeltaNet 1.37B": 1366, "Mamba 386M": 386}
+    wanted |= {"GatedDeltaNet 400M": 400, "Transformer 374M": 374, "GLA 374M": 374}
+    models = {cell.model.name: cell.model for cell in lm.cells()}
+    with torch.device("meta"):
+        for name, millions in wanted.items():
+            model = lm.build_ours(models[name], lm.VOCAB, None, "meta")
+            count = sum(parameter.numel() for parameter in model.parameters())
+            assert round(count / 1e6) == millions, name
+            table = model.embedding.weight.numel()
+            assert lm.flops_per_token(model) == 6 * (count - table)
+
+
+def test_time_by_kind_and_what_is_idle(lm: ModuleType) -> None:
+    kernels = [
+        ("nvjet_tst_128x256", 0.0, 4.0),
+        ("_convolution_forward_kernel", 3.0, 5.0),
+        ("_prepare_kernel", 6.0, 7.0),
+        ("triton_red_fused_mul_1", 9.0, 9.5),
+    ]
+    by_kind, by_name = lm.shares(kernels)
+    assert by_kind == {
+        "product": 4.0,
+        "convolution": 2.0,
+        "mixer": 1.0,
+        "compiled elementwise": 0.5,
+        "idle": 3.0,
+    }
+    assert by_name["nvjet_tst_128x256"] == 4.0
+
+
+def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        {
+            "work": f"DeltaNet 374M B{b} T{t}",
+            "phase": "train",
+            "who": who,
+            "tokens_per_s": 1e5 * (2 if who == "ours" else 1) if b < 16 else None,
+            "ms": 5.0,
+            "peak_mb": 2048.0,
+            "first_step_s": 3.0,
+            "mfu": 0.5,
+            "reason": None if b < 16 else "OutOfMemoryError",
+        }
+        for who in ("ours", "fla")
+        for b, t in ((8, 1024), (4, 2048), (2, 4096), (8, 2048), (2, 2048), (16, 2048))
+    ]
+    lines = lm.table(rows).splitlines()
+    assert lines[7].split()[-1] == "2.00" and lines[7].split()[-2] == "50.0%"
+    assert lines[6].endswith("OutOfMemoryError")
+    made = lm.plot(rows, tmp_path)
+    assert [file.name for file in made] == ["lm_against_length.png", "lm_against_batch.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in made)
+
+
+def test_a_child_that_hangs_is_ended(lm: ModuleType, tmp_path: Path) -> None:
+    cell = lm.smoke()[0]
+    child = lm.Child(cell, smoke=True, caches=tmp_path)
+    assert child.answer(0.2) == {"reason": "no result within 0 s"}  # it was asked nothing
+    assert child.ended and child.process.returncode is not None
+
+
+def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:
+    ours = [cell for cell in lm.cells() if cell.who == "ours"]
+    groups = lm.in_groups(ours)
+    assert [cell for group in groups for cell in group] == ours
+    assert all(len(group) == 1 for group in groups if group[0].phase == "train")
+    assert [len(group) for group in groups if group[0].phase == "decode"] == [5]
