@@ -102,7 +102,7 @@ class Losses:
         return [total / count if count else None for total, count in pairs]
 
     def summary(self, num_bytes: int | None = None) -> Evaluation:
-        """Means over the sequences, with their standard errors."""
+        """Means over the sequences, with their standard errors; `num_bytes` is of their text."""
         return _summary(self.sums, self.counts, self.bin_size, self.longest, num_bytes)
 
 
@@ -117,9 +117,14 @@ def evaluate(
     num_bytes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """The mean of `read_losses` over the sequences; `num_bytes` of the text is for bits per byte.
+    """The mean of `read_losses` over the sequences.
 
-    The other arguments are those of `read_losses`.
+    Args:
+        length: how many tokens of each sequence are predicted at most.
+        bin_size: positions that are averaged into one number.
+        chunk, batch: tokens and sequences that are read at a time.
+        num_bytes: of the text that is predicted, for bits per byte.
+        progress: is told how many sequences are done, and of how many.
     """
     found = read_losses(
         model,
