@@ -36,6 +36,7 @@ from statetrack.experiments.language_probes import (
     ask,
     ask_generated,
 )
+from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm import Manifest, PretrainConfig, PretrainEvaluationConfig
 from statetrack.lm.corpus import gather
 from statetrack.lm.recipes import pretrain_config
@@ -48,7 +49,7 @@ from statetrack.runs.labels import eigen_range, model_label
 from statetrack.sweep import Progress, run_many
 from statetrack.training.precision import autocast
 
-__all__ = ["ANSWERS", "FOLDER", "MODELS", "TIMES", "configs", "evaluate", "rates", "table"]
+__all__ = ["ANSWERS", "MODELS", "TIMES", "configs", "evaluate", "rates", "table"]
 
 USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
 MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -78,8 +79,6 @@ HELD_OUT = (
 
 TIMES = 16
 """How much longer the longest windows are than those trained on."""
-FOLDER = "language"
-"""The folder of these runs in the results."""
 TABLE = "language.json"
 LOSS, HEADS, PROBED = "loss.json", "heads.json", "probes.json"
 ANSWERS = {"loss": LOSS, "heads": HEADS, "probes": PROBED}
@@ -383,7 +382,7 @@ def pack(arguments: argparse.Namespace) -> int:
     with tarfile.open(arguments.to, "w:xz") as tar:
         for path in _small_files(out):
             if path.exists():
-                tar.add(path, arcname=f"{FOLDER}/{path.relative_to(out)}")
+                tar.add(path, arcname=f"{LANGUAGE}/{path.relative_to(out)}")
     size = Path(arguments.to).stat().st_size
     print(f"{arguments.to}: {size / 1e6:.2f} MB; weights are {WEIGHTS}")
     return 0
@@ -391,7 +390,7 @@ def pack(arguments: argparse.Namespace) -> int:
 
 def keep(arguments: argparse.Namespace) -> int:
     """Adds the finished runs of a study, and what they were asked, to the results."""
-    out, results = Path(arguments.out), Path(arguments.results) / FOLDER
+    out, results = Path(arguments.out), Path(arguments.results) / LANGUAGE
     runs = [run for run in run_folders(out) if run.finished]
     if not runs:
         raise ValueError(f"{out} has no finished run")
