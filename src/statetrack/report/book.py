@@ -163,7 +163,9 @@ LANGUAGE_WHY = (
 HEADS_TITLE = "What do heads do with negative eigenvalues?"
 HEADS_WHY = (
     "An eigenvalue of 1 keeps what a head has stored under a key, 0 forgets it, and -1 turns it "
-    "over. For DeltaNet it is 1 - β. A head that only ever overwrites has no use for less than 0."
+    "over. For DeltaNet it is 1 - β. A head that only ever overwrites has no use for less than 0. "
+    "Training begins with β near 1, so that half of all eigenvalues are a little below 0 before "
+    "anything is learnt: what is below -0.5 was learnt."
 )
 
 

@@ -22,6 +22,8 @@ LINE = 84
 """Characters of a line of text in a picture."""
 CHARACTER, ROW = 0.078, 0.24
 """Size of a character and height of a line, in inches."""
+BROKEN = "�"
+"""What stands for bytes that are no character."""
 SHOWN_SPACE = {"\n": "↵", "\t": "→", " ": "·"}
 """How white space is shown in a picture."""
 
@@ -45,10 +47,11 @@ def position_picture(
         for family in mine:
             _draw_loss(axes, family, domain)
         axes.set_title(domain, fontsize=9, loc="left", pad=3)
-        _position_axis(axes, trained)
+        farthest = max(end for one in mine for m in one.members for end in m.ends(domain))
+        _position_axis(axes, trained, farthest)
         if pairs:
             _draw_difference(grid[1][column], [one for one in pairs if one.domain == domain])
-            _position_axis(grid[1][column], trained)
+            _position_axis(grid[1][column], trained, farthest)
     grid[0][0].set_ylabel("loss, nats a token", fontsize=8)
     if pairs:
         grid[1][0].set_ylabel("[-1, 1] less [0, 1]", fontsize=8)
@@ -76,12 +79,13 @@ def _grid(rows: int, columns: int) -> "tuple[Figure, list[list[Axes]]]":
     return figure, [list(row) for row in found]
 
 
-def _position_axis(axes: "Axes", trained: int) -> None:
+def _position_axis(axes: "Axes", trained: int, farthest: int) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
-    axes.axvspan(axes.get_xlim()[0], trained, color=AXES_GREY, alpha=0.14, linewidth=0)
+    first = trained / 8
+    axes.axvspan(first, trained, color=AXES_GREY, alpha=0.14, linewidth=0)
     axes.tick_params(labelsize=7)
-    axes.margins(x=0)
+    axes.set_xlim(first, farthest)
 
 
 def _draw_loss(axes: "Axes", family: Family, domain: str) -> None:
@@ -148,19 +152,19 @@ def _draw_difference(axes: "Axes", told: Sequence[Difference]) -> None:
 
 
 def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | None:
-    """A square for each head: the share of tokens on which its lowest eigenvalue is below 0."""
+    """A square for each head: the share of tokens on which its lowest eigenvalue is below -0.5."""
     if not found.get("heads"):
         return None
     make, context = drawing()
     layers = max(one["layer"] for one in found["heads"])
     heads = max(one["head"] for one in found["heads"]) + 1
     with context:
-        figure = make(figsize=(1.0 + 0.55 * layers, 0.95 + 0.34 * heads), dpi=DPI)
+        figure = make(figsize=(max(5.0, 1.0 + 0.55 * layers), 0.95 + 0.34 * heads), dpi=DPI)
         axes = figure.subplots()
     figure.subplots_adjust(left=0.7 / figure.get_figwidth(), right=0.99, top=0.82, bottom=0.24)
     shares = [[math.nan] * layers for _ in range(heads)]
     for one in found["heads"]:
-        shares[one["head"]][one["layer"] - 1] = one["below_0"]
+        shares[one["head"]][one["layer"] - 1] = one["below_half"]
     axes.imshow(shares, cmap=_shades(), vmin=0, vmax=1, aspect="auto")
     for row, values in enumerate(shares):
         for column, share in enumerate(values):
@@ -179,7 +183,7 @@ def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | 
     axes.set_yticks(range(heads), [str(i) for i in range(heads)], fontsize=8)
     axes.grid(visible=False)
     axes.set(xlabel="layer", ylabel="head")
-    axes.set_title(f"{label}: % of tokens with an eigenvalue below 0", fontsize=9, loc="left")
+    axes.set_title(f"{label}: % of tokens with an eigenvalue below -0.5", fontsize=9, loc="left")
     return Picture(name, f"{label}: heads with negative eigenvalues", figure)
 
 
@@ -192,7 +196,7 @@ def _shades() -> "Colormap":
 def _diverging() -> "Colormap":
     import matplotlib
 
-    return matplotlib.colormaps["PuOr_r"].reversed()
+    return matplotlib.colormaps["PuOr_r"]
 
 
 def examples_picture(
@@ -261,7 +265,7 @@ def examples_picture(
 def _chosen(
     pieces: Sequence[Mapping[str, Any]], most: int
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The first piece of every domain with the two lowest heads, as far as there is room."""
+    """The first piece of every domain with the lowest two heads, as far as there is room."""
     first: dict[str, Mapping[str, Any]] = {}
     for piece in pieces:
         first.setdefault(piece["domain"], piece)
@@ -273,16 +277,17 @@ def _lines(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
     lines: list[list[tuple[int, str]]] = [[]]
     used = 0
     for index, token in enumerate(tokens):
-        text = "".join(SHOWN_SPACE.get(letter, letter) for letter in token)
-        text = "".join(letter if letter.isprintable() else "�" for letter in text)[:LINE]
-        if used + len(text) > LINE:
-            lines.append([])
-            used = 0
-        lines[-1].append((index, text))
-        used += len(text)
-        if token.endswith("\n"):
-            lines.append([])
-            used = 0
+        for part in token.splitlines(keepends=True):
+            text = "".join(SHOWN_SPACE.get(letter, letter) for letter in part)
+            text = "".join(letter if letter.isprintable() else BROKEN for letter in text)[:LINE]
+            if used + len(text) > LINE:
+                lines.append([])
+                used = 0
+            lines[-1].append((index, text))
+            used += len(text)
+            if part.endswith("\n"):
+                lines.append([])
+                used = 0
     return [line for line in lines if line]
 
 

@@ -46,6 +46,8 @@ PAPER = (
 )
 SHOWN_HEADS = 12
 SHOWN_TOKENS = 5
+LEAST_TOKENS = 20
+"""Of a class before the answer speaks of it."""
 
 
 def _percent(share: float) -> str:
@@ -258,15 +260,16 @@ def heads_answer(asked: Sequence[Asked]) -> str:
         heads = one.answers["heads"]
         often = [head for head in heads["heads"] if head["below_0"] > 0.5]
         never = [head for head in heads["heads"] if head["below_0"] < 0.01]
-        classes = sorted(heads["by_class"].items(), key=lambda item: -item[1]["below_0"])
+        counted = [item for item in heads["by_class"].items() if item[1]["tokens"] >= LEAST_TOKENS]
+        classes = sorted(counted, key=lambda item: -item[1]["below_half"])
         (most, first), (least, last) = classes[0], classes[-1]
         said.append(
             f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
             f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5. "
             f"{len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
-            f"tokens, {len(never)} on fewer than one in a hundred. It is most frequent on tokens "
-            f"of the class {most} ({_percent(first['below_0'])}) and least on {least} "
-            f"({_percent(last['below_0'])})."
+            f"tokens, {len(never)} on fewer than one in a hundred. Below -0.5 is most frequent on "
+            f"tokens of the class {most} ({_percent(first['below_half'])}) and least on {least} "
+            f"({_percent(last['below_half'])})."
         )
     return " ".join(said)
 
@@ -284,7 +287,7 @@ def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
             "| class of token | tokens | mean eigenvalue | below 0 | below -0.5 |",
             "|---|--:|--:|--:|--:|",
         ]
-        classes = sorted(heads["by_class"].items(), key=lambda item: -item[1]["below_0"])
+        classes = sorted(heads["by_class"].items(), key=lambda item: -item[1]["below_half"])
         for name, numbers in classes:
             mean = link(f"{numbers['mean']:z.3f}", file)
             lines.append(
