@@ -51,8 +51,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "lm",
         "sweep",
         "compiler",
+        "analysis",
     },
-    "report": {"config", "models", "tasks", "runs", "training", "analysis", "experiments"},
+    "report": {"config", "models", "tasks", "runs", "training", "lm", "analysis", "experiments"},
 }
 TOP = {"__init__", "__main__", "cli"}  # may import anything
 SHARED = {"_amx", "_extras", "_lazy", "_typing", "_suggest"}  # may be imported by anything

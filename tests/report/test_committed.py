@@ -35,6 +35,8 @@ def test_the_pages_are_what_the_archive_gives(monkeypatch: pytest.MonkeyPatch) -
     book = make_book(plans(results), find_runs(results), results, page)
     assert json.loads((results / "summary.json").read_text()) == book.summary, REBUILD
     assert page.read_text() == book.text, REBUILD
+    questions = {path.stem: path.read_text() for path in page.with_suffix("").glob("*.md")}
+    assert questions == book.pages, REBUILD
     there = {path.stem for path in (page.parent / "images" / page.stem).glob("*.png")}
     assert there == set(book.pictures), REBUILD
 
@@ -61,7 +63,9 @@ def test_every_row_of_the_summary_has_its_record() -> None:
         assert (row["seeds"] == 0) == (row["best"] is None) == (row["record"] is None)
         if row["record"] is not None:
             assert re.fullmatch(
-                r"results/[^/]+/records(-[^/]+)?/[0-9a-f]{16}\.jsonl", row["record"]
+                r"results/([^/]+/records(-[^/]+)?/[0-9a-f]{16}\.jsonl"
+                r"|language/(loss|probes)/[0-9a-f]{16}\.json)",
+                row["record"],
             )
             assert (ROOT / row["record"]).is_file()
 

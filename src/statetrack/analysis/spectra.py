@@ -30,6 +30,7 @@ __all__ = [
     "eigenvalues_on",
     "gates",
     "lifetime",
+    "lowest_on",
     "product_norm",
     "products",
 ]
@@ -86,6 +87,25 @@ def eigenvalues_on(
         for seen in observe(model, word):
             values = seen.transitions().eigenvalues()[0].to(torch.complex128)
             found.setdefault(seen.name, []).append(values)
+    return {name: torch.cat(values) for name, values in found.items()}
+
+
+def lowest_on(
+    model: nn.Module, words: Iterable[Int[Tensor, "_"]]
+) -> dict[str, Float[Tensor, "tokens heads"]]:
+    """Layer -> the smallest real part of the eigenvalues of A(x_t), for every token and head.
+
+    For DeltaNet that is 1 - β, the eigenvalue along the key. As cheap as `eigenvalues_on`, and
+    small enough for long texts. Layers without transitions, such as attention, are left out.
+    """
+    found: dict[str, list[Tensor]] = {}
+    for word in words:
+        for seen in observe(model, word):
+            try:
+                values = seen.transitions().eigenvalues()[0]
+            except ValueError:  # its next state is not a linear function of the last
+                continue
+            found.setdefault(seen.name, []).append(values.real.float().amin(-1).cpu())
     return {name: torch.cat(values) for name, values in found.items()}
 
 

@@ -42,6 +42,6 @@ def report(
     page = write_report(found, out, plans=planned, remarks=read_remarks(runs), plots=plots)
     print(f"Report: {page}")
     if markdown is not None:
-        page, summary, *pictures = write_book(plans(runs[0]), found, runs[0], markdown)
-        print(f"Results: {page}, {summary} and {len(pictures)} pictures")
+        page, summary, *others = write_book(plans(runs[0]), found, runs[0], markdown)
+        print(f"Results: {page}, {summary} and {len(others)} pages and pictures beside them")
     return 0

@@ -1,30 +1,55 @@
 """Does [-1, 1] matter for language? Pairs of models that differ in the range alone.
 
-    python -m statetrack.experiments.language study --shards shards --out study
+    python -m statetrack.experiments.language study --shards shards --out runs/language
 
-trains every model of `models` with every seed, all of them resumable, measures loss by position on
-the held-out text of every domain, and writes study/language.json.
+trains every model of `--models` with every seed, all of them resumable, and asks each as soon as it
+is trained: its loss by position on the held-out text of every domain (loss.json in its folder),
+which of its heads use negative eigenvalues (heads.json), and whether it tracks state in text, as it
+is and after a short fine-tuning (probes.json). All answers together are language.json. What is
+there already is neither trained nor asked again, so a call that was killed goes on, and one with
+more seeds or models adds to what is there. `pack` puts all but the weights into one file, and
+`keep` adds it to the results.
 """
 
 import argparse
+import dataclasses
+import functools
 import json
+import shutil
 import sys
-from collections.abc import Sequence
+import tarfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from statetrack import lm
+from statetrack.experiments.language_heads import HeadSettings, look_at_heads
+from statetrack.experiments.language_probes import (
+    GENERATED,
+    PROBES,
+    ProbeSettings,
+    ask,
+    ask_generated,
+)
+from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm import Manifest, PretrainConfig, PretrainEvaluationConfig
 from statetrack.lm.corpus import gather
 from statetrack.lm.recipes import pretrain_config
 from statetrack.lm.shards import Part
 from statetrack.models import CausalLM
-from statetrack.runs.labels import model_label
+from statetrack.runs.archive import store
+from statetrack.runs.files import read_json, write_atomically
+from statetrack.runs.folder import CONFIG, DONE, INFO, RECORDS, Run, run_folders
+from statetrack.runs.labels import eigen_range, model_label
 from statetrack.sweep import Progress, run_many
+from statetrack.training.precision import autocast
 
-__all__ = ["MODELS", "configs", "evaluate", "rates"]
+__all__ = ["ANSWERS", "MODELS", "TIMES", "configs", "evaluate", "rates", "table"]
 
 USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
 MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -52,6 +77,16 @@ HELD_OUT = (
 )
 """Projects that no model is trained on."""
 
+TIMES = 16
+"""How much longer the longest windows are than those trained on."""
+TABLE = "language.json"
+LOSS, HEADS, PROBED = "loss.json", "heads.json", "probes.json"
+ANSWERS = {"loss": LOSS, "heads": HEADS, "probes": PROBED}
+"""What a trained model may be asked, and the file in its folder that has the answer."""
+PROBE = ProbeSettings()
+"""How models are probed, but for what the command line says."""
+WEIGHTS = "not kept: a model of 60M is 240 MB; the same command trains it again"
+
 
 def configs(
     shards: Path | str,
@@ -63,12 +98,15 @@ def configs(
     lr: float | None = None,
     **changes: Any,
 ) -> list[PretrainConfig]:
-    """One run for every model and seed: the same text in the same order for both ranges."""
+    """One run for every seed and model: the same text in the same order for both ranges.
+
+    All models of a seed come before the next seed, so that a study cut short has whole pairs.
+    """
     if models not in MODELS:
         raise ValueError(f"models={models!r} must be one of {', '.join(MODELS)}")
     found = []
-    for mixer, options in MODELS[models]:
-        for seed in seeds:
+    for seed in seeds:
+        for mixer, options in MODELS[models]:
             one = pretrain_config(shards, size, mixer, mixer_options=options, lr=lr, **changes)
             steps = max(1, round(tokens / (one.batch * one.length)))
             found.append(
@@ -91,25 +129,82 @@ def rates(
     return [one for lr in lrs for one in configs(shards, tokens=tokens, seeds=(0,), lr=lr)]
 
 
+# -- loss by position ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """Windows of held-out text, each read from an empty state.
+
+    Attributes:
+        length: that of training; `short` windows have it, the `long` ones `TIMES` that.
+        short, long: how many of them at most, of every domain.
+    """
+
+    length: int
+    short: int = 256
+    long: int = 32
+
+
 def evaluate(
-    model: CausalLM, manifest: Manifest, *, length: int, windows: int, bin_size: int, batch: int
-) -> dict[str, lm.Evaluation]:
-    """Loss by position on held-out text, each window read from an empty state."""
-    found = {}
+    model: CausalLM, manifest: Manifest, settings: LossSettings, *, precision: str = "fp32"
+) -> dict[str, Any]:
+    """Loss by position on the held-out text of every domain: plain JSON types.
+
+    The loss of every window by itself is told too, in ranges of positions that end at `length`,
+    twice that, and so on: it is the same text for every model, so that two models are compared
+    window by window.
+    """
+    length = settings.length
+    device = model.embedding.weight.device
+    found: dict[str, Any] = {}
     for domain in manifest.domains("validation"):
         part = Part(manifest, "validation", domain)
-        count = min(windows, (len(part) - 1) // length)
-        if count < 1:
-            continue
-        step = (len(part) - length - 1) // max(1, count - 1) if count > 1 else 0
-        texts = [torch.from_numpy(part.read(i * step, length + 1)) for i in range(count)]
-        found[domain] = lm.evaluate(model, texts, bin_size=bin_size, batch=batch)
+        answers: dict[str, Any] = {}
+        for name, times, most in (("short", 1, settings.short), ("long", TIMES, settings.long)):
+            texts = _windows(part, times * length, most)
+            if not texts:
+                continue
+            with autocast(device, precision):
+                losses = lm.read_losses(
+                    model,
+                    texts,
+                    bin_size=max(1, length // 8),
+                    chunk=length,
+                    batch=32,
+                )
+            ends = [length * 2**i for i in range(times.bit_length())]
+            answers[name] = losses.summary().to_dict() | {
+                "windows": {
+                    str(end): _rounded(losses.means(0 if end == length else end // 2, end))
+                    for end in ends
+                }
+            }
+        if answers:
+            found[domain] = answers
     return found
 
 
-def study(arguments: argparse.Namespace) -> None:
-    manifest = Manifest.read(arguments.shards)
-    every = max(10, round(arguments.tokens / 131_072 / 40) * 10)
+def _windows(part: Part, length: int, most: int) -> list[torch.Tensor]:
+    """Windows with one token more, so that `length` are predicted; none lie over one another."""
+    count = min(most, (len(part) - 1) // length)
+    step = (len(part) - length - 1) // max(1, count - 1)
+    return [torch.from_numpy(part.read(i * step, length + 1)) for i in range(count)]
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 5) for value in values]
+
+
+# -- the study ----------------------------------------------------------------------------------
+
+
+def study(arguments: argparse.Namespace) -> int:
+    """Trains and asks, one model after the other; the exit code."""
+    first = configs(
+        arguments.shards, size=arguments.size, tokens=arguments.tokens, seeds=(0,), models="pair"
+    )[0]
+    eighth = max(10, round(first.steps / 80) * 10)
     planned = configs(
         arguments.shards,
         size=arguments.size,
@@ -117,76 +212,259 @@ def study(arguments: argparse.Namespace) -> None:
         tokens=arguments.tokens,
         seeds=range(arguments.seeds),
         lr=arguments.lr,
-        evaluation=PretrainEvaluationConfig(every=every),
-        checkpoint_every=every,
+        evaluation=PretrainEvaluationConfig(every=2 * eighth),
+        checkpoint_every=eighth,
         micro_batch=arguments.micro_batch,
         compile="blocks" if arguments.compile else "no",
     )
     out = Path(arguments.out)
-    with Progress() as progress:
-        sweep = run_many(planned, out, workers=0, device=arguments.device, watch=progress)
-    rows = []
-    for run in sweep.runs:
+    failed = 0
+    for config in planned:
+        with Progress() as progress:
+            sweep = run_many([config], out, workers=0, device=arguments.device, watch=progress)
+        run = sweep.runs[0]
         if not run.finished:
             print(f"{run.folder} failed: {run.error}", file=sys.stderr)
+            failed += 1
             continue
-        model = CausalLM.load(run.folder).to(arguments.device)
-        judged = evaluate(
-            model,
-            manifest,
-            length=16 * run.config.length,
-            windows=arguments.windows,
-            bin_size=run.config.length // 8,
-            batch=8,
-        )
-        rows.append(
-            {
-                "model": model_label(run.config),
-                "seed": run.config.seed,
-                "lr": run.config.optimizer.lr,
-                "fingerprint": run.config.fingerprint,
-                "tokens": run.config.steps * run.config.batch * run.config.length,
-                "trained": run.config.length,
-                "validation_loss": run.last("loss"),
-                "tokens_per_s": run.last("tokens_per_s", "machine"),
-                "domains": {name: one.to_dict() for name, one in judged.items()},
-            }
-        )
-        # after every model: what a lease has paid for is on the disk when it ends
-        (out / "language.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        failed += _ask(run, arguments, arguments.ask)
+    _write_table(out)
+    return 1 if failed else 0
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def ask_all(arguments: argparse.Namespace) -> int:
+    """Asks the trained models of a study; the exit code."""
+    runs = [run for run in run_folders(arguments.out) if run.finished and run.has_weights]
+    if not runs:
+        raise ValueError(f"{arguments.out} has no trained model: `study` makes them")
+    failed = sum(_ask(run, arguments, [arguments.question]) for run in runs)
+    _write_table(Path(arguments.out))
+    return 1 if failed else 0
+
+
+def _ask(run: Run, arguments: argparse.Namespace, questions: Sequence[str]) -> int:
+    """What was asked already is not asked again; how many questions failed."""
+    failed: list[str] = []
+    model: CausalLM | None = None
+    for question in questions:
+        settings, answer = _question(question, run, arguments)
+        path = run.folder / ANSWERS[question]
+        if path.exists() and read_json(path)["settings"] == settings:
+            continue
+        if model is None:
+            model = CausalLM.load(run.folder).to(arguments.device)
+        begun = time.perf_counter()
+        found = _attempt(functools.partial(answer, model, failed), question, failed)
+        if found is None:
+            continue
+        seconds = round(time.perf_counter() - begun, 1)
+        about = {"settings": settings, "precision": run.config.precision, "seconds": seconds}
+        write_atomically(path, f"{json.dumps(about | found)}\n".encode())
+        print(f"{run.folder.name} {model_label(run.config)}: {question} in {seconds} s", flush=True)
+        _write_table(run.folder.parent)  # what is paid for is on the disk
+    return len(failed)
+
+
+Answer = dict[str, Any]
+
+
+def _attempt(answer: Callable[[], Answer], what: str, failed: list[str]) -> Answer | None:
+    """An answer that cannot be had costs no other: it is told, and the next is asked."""
+    try:
+        return answer()
+    except Exception:
+        print(f"{what} failed:", file=sys.stderr)
+        traceback.print_exc()
+        failed.append(what)
+        return None
+
+
+def _question(
+    question: str, run: Run, arguments: argparse.Namespace
+) -> tuple[dict[str, Any], Callable[[CausalLM, list[str]], Answer]]:
+    """The settings of a question, and how it is answered; the second argument gets what failed."""
+    config, precision = run.config, run.config.precision
+    manifest = Manifest.read(arguments.shards)
+    if question == "loss":
+        lengths = LossSettings(
+            length=config.length, short=8 * arguments.windows, long=arguments.windows
+        )
+        return vars(lengths), lambda model, _: {
+            "domains": evaluate(model, manifest, lengths, precision=precision)
+        }
+    text = lm.load_text(run.folder)
+    if question == "heads":
+        heads = HeadSettings(length=config.length, windows=max(1, arguments.windows // 2))
+        return vars(heads), lambda model, _: look_at_heads(
+            model, text, manifest, heads, precision=precision
+        )
+    probes = dataclasses.replace(PROBE, steps=arguments.probe_steps, lr=arguments.probe_lr)
+
+    def probe_all(model: CausalLM, failed: list[str]) -> Answer:
+        asks: dict[str, Callable[[], Answer]] = {
+            name: functools.partial(ask, model, text, name, probes, precision=precision)
+            for name in arguments.probes
+        }
+        asks |= {
+            name: functools.partial(ask_generated, model, text, name, precision=precision)
+            for name in GENERATED
+        }
+        found = {name: _attempt(one, f"probe {name}", failed) for name, one in asks.items()}
+        return {"probes": {name: one for name, one in found.items() if one is not None}}
+
+    return vars(probes) | {"probes": list(arguments.probes)}, probe_all
+
+
+def table(out: Path | str) -> list[dict[str, Any]]:
+    """A row for every finished model of a study that was asked something, by model and seed."""
+    rows = []
+    for run in run_folders(out):
+        answers = {
+            name: read_json(run.folder / file)
+            for name, file in ANSWERS.items()
+            if name != "heads" and (run.folder / file).exists()
+        }
+        if run.finished and answers:
+            rows.append(_row(run) | answers)
+    return sorted(rows, key=lambda row: (row["layer"], row["model"], row["lr"], row["seed"]))
+
+
+def _row(run: Run) -> dict[str, Any]:
+    config = run.config
+    between = eigen_range(config)
+    speeds = [
+        record.value
+        for record in run.records
+        if (record.metric, record.split) == ("tokens_per_s", "machine")
+    ]
+    return {
+        "model": model_label(config),
+        "layer": model_label(config, with_range=False),
+        "eigen_range": None if between is None else list(between),
+        "parameters": run.info.get("parameters"),
+        "seed": config.seed,
+        "lr": config.optimizer.lr,
+        "fingerprint": config.fingerprint,
+        "text": config.data_sha256,
+        "steps": config.steps,
+        "batch": config.batch,
+        "trained": config.length,
+        "tokens": config.steps * config.batch * config.length,
+        "validation_loss": run.last("loss"),
+        "tokens_per_s": max(speeds, default=None),
+        "weights": WEIGHTS,
+    }
+
+
+def _write_table(out: Path) -> None:
+    rows = table(out)
+    if rows:
+        text = ",\n ".join(json.dumps(row) for row in rows)
+        write_atomically(out / TABLE, f"[\n {text}\n]\n".encode())
+
+
+# -- what is left of a study --------------------------------------------------------------------
+
+
+def _small_files(out: Path) -> Iterator[Path]:
+    """Everything but weights and checkpoints."""
+    yield out / TABLE
+    for run in run_folders(out):
+        for name in (CONFIG, INFO, RECORDS, DONE, *ANSWERS.values()):
+            if (run.folder / name).exists():
+                yield run.folder / name
+
+
+def pack(arguments: argparse.Namespace) -> int:
+    """One .tar.xz with everything but the weights."""
+    out = Path(arguments.out)
+    _write_table(out)
+    with tarfile.open(arguments.to, "w:xz") as tar:
+        for path in _small_files(out):
+            if path.exists():
+                tar.add(path, arcname=f"{LANGUAGE}/{path.relative_to(out)}")
+    size = Path(arguments.to).stat().st_size
+    print(f"{arguments.to}: {size / 1e6:.2f} MB; weights are {WEIGHTS}")
+    return 0
+
+
+def keep(arguments: argparse.Namespace) -> int:
+    """Adds the finished runs of a study, and what they were asked, to the results."""
+    out, results = Path(arguments.out), Path(arguments.results) / LANGUAGE
+    runs = [run for run in run_folders(out) if run.finished]
+    if not runs:
+        raise ValueError(f"{out} has no finished run")
+    new = store(runs, results)
+    for run in runs:
+        for name in ANSWERS.values():
+            if (run.folder / name).exists():
+                to = results / Path(name).stem / f"{run.config.fingerprint}.json"
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(run.folder / name, to)
+    print(f"{results}: {len(new)} runs added, {len(runs) - len(new)} there already")
+    return 0
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m statetrack.experiments.language")
     commands = parser.add_subparsers(required=True)
     text = commands.add_parser("gather", help="text from packages, by domain")
     text.add_argument("--out", required=True)
     text.add_argument("--most-mb", type=float, help="of every package")
-    text.set_defaults(do=lambda a: gather(a.out, most_mb=a.most_mb, say=print))
+    text.set_defaults(do=_gather)
     tokens = commands.add_parser("tokenize", help="shards of what was gathered")
     tokens.add_argument("--text", required=True)
     tokens.add_argument("--out", required=True)
     tokens.add_argument("--workers", type=int)
     tokens.add_argument("--vocab-size", type=int, default=32_000)
     tokens.set_defaults(do=_tokenize)
-    runs = commands.add_parser("study", help="train, measure loss by position, write JSON")
-    runs.add_argument("--shards", required=True)
-    runs.add_argument("--out", required=True)
+    runs = commands.add_parser("study", help="train, and ask every model what there is to ask")
     runs.add_argument("--size", default="60M")
     runs.add_argument("--models", default="pair", choices=list(MODELS))
     runs.add_argument("--tokens", type=float, default=0.5e9)
-    runs.add_argument("--seeds", type=int, default=3)
+    runs.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
     runs.add_argument("--lr", type=float)
-    runs.add_argument("--windows", type=int, default=32)
     runs.add_argument("--micro-batch", type=int)
     runs.add_argument("--compile", action="store_true")
-    runs.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    runs.add_argument("--ask", nargs="*", choices=list(ANSWERS), default=list(ANSWERS))
     runs.set_defaults(do=study)
+    asked = [runs]
+    for question in ANSWERS:
+        one = commands.add_parser(question, help=f"ask trained models again: {ANSWERS[question]}")
+        one.set_defaults(do=ask_all, question=question)
+        asked.append(one)
+    for one in asked:
+        one.add_argument("--shards", required=True)
+        one.add_argument("--out", required=True)
+        one.add_argument(
+            "--windows", type=int, default=32, help=f"of {TIMES} times the training length"
+        )
+        one.add_argument("--probes", nargs="*", choices=PROBES, default=list(PROBES))
+        one.add_argument("--probe-steps", type=int, default=PROBE.steps)
+        one.add_argument("--probe-lr", type=float, default=PROBE.lr)
+        one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    packing = commands.add_parser("pack", help="all but the weights as one .tar.xz")
+    packing.add_argument("--out", required=True, help="the folder of the study")
+    packing.add_argument("--to", required=True)
+    packing.set_defaults(do=pack)
+    keeping = commands.add_parser("keep", help="add a study to the results")
+    keeping.add_argument("--out", required=True, help="the folder of the study")
+    keeping.add_argument("--results", default="results")
+    keeping.set_defaults(do=keep)
     arguments = parser.parse_args(words)
-    arguments.do(arguments)
+    code: int = arguments.do(arguments)
+    return code
 
 
-def _tokenize(arguments: argparse.Namespace) -> None:
+def _gather(arguments: argparse.Namespace) -> int:
+    gather(arguments.out, most_mb=arguments.most_mb, say=print)
+    return 0
+
+
+def _tokenize(arguments: argparse.Namespace) -> int:
     lm.tokenize(
         lm.sources_of(sorted(Path(arguments.text).glob("*.jsonl"))),
         arguments.out,
@@ -195,7 +473,8 @@ def _tokenize(arguments: argparse.Namespace) -> None:
         workers=arguments.workers,
         say=print,
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,7 +10,7 @@ from statetrack.experiments._base import Scale, Version
 from statetrack.experiments.plan import Plan
 from statetrack.runs import StoredRun, find_runs
 
-__all__ = ["PAGES", "plans", "plans_for"]
+__all__ = ["LANGUAGE", "PAGES", "plans", "plans_for"]
 
 PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("parity-diagonal", "paper", "iclr"),
@@ -30,6 +30,9 @@ PAGES: tuple[tuple[str, Scale, Version], ...] = (
 )
 """The tables of the results page, whether they have been run or not."""
 
+LANGUAGE = "language"
+"""The folder of language models, which no plan lists: see `experiments.language`."""
+
 FOLDER = re.compile(
     rf"({'|'.join(EXPERIMENTS)})-({'|'.join(get_args(Scale))})(?:-({'|'.join(get_args(Version))}))?"
 )
@@ -42,7 +45,7 @@ def plans(root: Path | str) -> list[Plan]:
     """
     chosen = {plan.folder: plan for plan in (_plan(*page) for page in PAGES)}
     names = {run.place.path.relative_to(root).parts[0] for run in find_runs(root)}
-    for name in sorted(names - chosen.keys()):
+    for name in sorted(names - chosen.keys() - {LANGUAGE}):
         plan = _plan_of(name)
         if plan is None:
             raise ValueError(

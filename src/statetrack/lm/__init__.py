@@ -4,7 +4,9 @@ from statetrack.lm.config import PretrainConfig as PretrainConfig
 from statetrack.lm.config import PretrainEvaluationConfig as PretrainEvaluationConfig
 from statetrack.lm.config import PretrainOptimizerConfig as PretrainOptimizerConfig
 from statetrack.lm.evaluation import Evaluation as Evaluation
+from statetrack.lm.evaluation import Losses as Losses
 from statetrack.lm.evaluation import evaluate as evaluate
+from statetrack.lm.evaluation import read_losses as read_losses
 from statetrack.lm.plot import plot as plot
 from statetrack.lm.shards import Manifest as Manifest
 from statetrack.lm.text import END as END

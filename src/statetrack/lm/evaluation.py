@@ -11,7 +11,7 @@ from torch import Tensor
 from statetrack._typing import Float
 from statetrack.models import CausalLM
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["CONFIDENCE", "Evaluation", "Losses", "evaluate", "read_losses"]
 
 CONFIDENCE = 1.96
 """Standard errors on either side of a mean that hold 95 % of a normal distribution."""
@@ -77,6 +77,35 @@ class Evaluation:
         return cls(**fields)
 
 
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """The losses of every sequence in every bin of `bin_size` positions: sums and counts.
+
+    Attributes:
+        longest: tokens predicted of the longest sequence.
+    """
+
+    sums: Float[Tensor, "sequences bins"]
+    counts: Float[Tensor, "sequences bins"]
+    bin_size: int
+    longest: int
+
+    def means(self, first: int, last: int) -> list[float | None]:
+        """The mean loss of each sequence at the positions first < t <= last, whole bins of them.
+
+        None for a sequence that ends before.
+        """
+        assert first % self.bin_size == 0, "bins are not cut"
+        bins = slice(first // self.bin_size, -(-last // self.bin_size))
+        sums, counts = self.sums[:, bins].sum(1), self.counts[:, bins].sum(1)
+        pairs = zip(sums.tolist(), counts.tolist(), strict=True)
+        return [total / count if count else None for total, count in pairs]
+
+    def summary(self, num_bytes: int | None = None) -> Evaluation:
+        """Means over the sequences, with their standard errors; `num_bytes` is of their text."""
+        return _summary(self.sums, self.counts, self.bin_size, self.longest, num_bytes)
+
+
 def evaluate(
     model: CausalLM,
     sequences: Sequence[Tensor | Sequence[int]],
@@ -88,6 +117,37 @@ def evaluate(
     num_bytes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
+    """The mean of `read_losses` over the sequences.
+
+    Args:
+        length: how many tokens of each sequence are predicted at most.
+        bin_size: positions that are averaged into one number.
+        chunk, batch: tokens and sequences that are read at a time.
+        num_bytes: of the text that is predicted, for bits per byte.
+        progress: is told how many sequences are done, and of how many.
+    """
+    found = read_losses(
+        model,
+        sequences,
+        length=length,
+        bin_size=bin_size,
+        chunk=chunk,
+        batch=batch,
+        progress=progress,
+    )
+    return found.summary(num_bytes)
+
+
+def read_losses(
+    model: CausalLM,
+    sequences: Sequence[Tensor | Sequence[int]],
+    *,
+    length: int | None = None,
+    bin_size: int = 128,
+    chunk: int = 1024,
+    batch: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+) -> Losses:
     """The loss of every sequence's tokens, each from those before it, from an empty state.
 
     Sequences may differ in length; `length` is how many tokens of each are predicted at most. They
@@ -96,7 +156,6 @@ def evaluate(
 
     Args:
         bin_size: positions that are averaged into one number.
-        num_bytes: of the text that is predicted, for bits per byte.
         progress: is told how many sequences are done, and of how many.
     """
     rows = [torch.as_tensor(one).long().flatten() for one in sequences]
@@ -121,7 +180,7 @@ def evaluate(
                 progress(min(first + batch, len(order)), len(order))
     finally:
         model.train(was_training)
-    return _summary(sums, counts, bin_size, max(map(len, rows)) - 1, num_bytes)
+    return Losses(sums, counts, bin_size, max(map(len, rows)) - 1)
 
 
 @torch.no_grad()

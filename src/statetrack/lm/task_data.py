@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FIELDS", "PAPER", "expect_data", "file_of", "generated", "local", "read"]
+__all__ = ["FIELDS", "PAPER", "examples", "expect_data", "file_of", "generated", "local", "read"]
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "wikitext": ("page",),
@@ -102,10 +102,15 @@ def local(*, task: str, data: str, **metadata: Any) -> Any:
 
 
 def generated(*, task: str, **metadata: Any) -> Any:
-    """The data set of a task that needs no file; the same examples every time."""
+    """The data set of a task that needs no file."""
+    return _in_memory(examples(task))
+
+
+def examples(task: str) -> list[dict[str, Any]]:
+    """The examples of a task that needs no file; the same ones every time."""
     make = {"state_switch": _switch, "state_swaps": _swaps}[task]
     rng = random.Random(task)
-    return _in_memory([make(rng, steps) for steps in STEPS for _ in range(EACH)])
+    return [make(rng, steps) for steps in STEPS for _ in range(EACH)]
 
 
 def contains(row: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:

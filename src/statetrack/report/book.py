@@ -14,11 +14,24 @@ from typing import Any
 
 from statetrack.analysis.audit_file import NEAR_MINUS_ONE, LayerSpectrum, RunAudit, read_audit
 from statetrack.experiments.plan import Plan
+from statetrack.experiments.summary import LANGUAGE
 from statetrack.report.cells import Cell, all_cells, summary_rows
 from statetrack.report.entries import MADE_IN
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture
+from statetrack.report.language import Asked, differences, families, read_study
+from statetrack.report.language_figures import examples_picture, heads_picture, position_picture
+from statetrack.report.language_pages import (
+    heads_answer,
+    heads_tables,
+    language_answer,
+    language_tables,
+    looked_at,
+    probe_tables,
+)
+from statetrack.report.language_pages import summary_rows as language_rows
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
+from statetrack.report.questions import QUESTIONS, answer, pairs, pairs_picture, pairs_table
 from statetrack.report.spectra import spectrum
 from statetrack.report.tables import (
     Curve,
@@ -63,9 +76,13 @@ batches that its published results were made with, and `iclr` is its final text.
 
 @dataclass(frozen=True, eq=False)
 class Book:
-    """The page, its pictures by file name, and the rows of summary.json."""
+    """The page, pages for its questions, all their pictures, and the rows of summary.json.
+
+    Pages and pictures go by their file name without its ending.
+    """
 
     text: str
+    pages: dict[str, str]
     pictures: dict[str, Picture]
     summary: list[dict[str, Any]]
 
@@ -81,8 +98,8 @@ class _Site:
     def link(self, text: str, place: Place) -> str:
         return f"[{text}]({address(place, self.page.parent)})"
 
-    def image(self, name: str, picture: Picture) -> str:
-        return f'<img src="{self.images}/{name}.png" width="49%" alt="{picture.title}">'
+    def image(self, name: str, picture: Picture, width: str = "49%") -> str:
+        return f'<img src="{self.images}/{name}.png" width="{width}" alt="{picture.title}">'
 
 
 def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page: Path) -> Book:
@@ -90,16 +107,18 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
 
     A run counts in every table that has it in its list, whichever folder it lies in.
     """
+    runs = list(runs)
     site = _Site(root, page, f"images/{page.stem}")
     tables = all_cells(plans, runs)
     names = list(dict.fromkeys(plan.experiment for plan in plans))
-    stories = _stories(root / STORIES, [*names, "states"])
+    stories = _stories(root / STORIES, [*names, "states", LANGUAGE])
     remarks = remarks_in(root)
     known = [cell.key for table in tables.values() for cell in table]
     _refuse_strangers(root / REMARKS, remarks, known)
     pictures: dict[str, Picture] = {}
     lines = []
     sections = []
+    study = read_study(root, runs)
     for name in names:
         mine = [plan for plan in plans if plan.experiment == name]
         table = [cell for plan in mine for cell in tables[plan.folder]]
@@ -112,6 +131,12 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
             sections += _plan_section(plan, tables[plan.folder], remarks, site, pictures)
         if name == names[0]:
             sections += _states_section(stories.get("states", ""), site, pictures)
+    lines.append(
+        f"| [{LANGUAGE}](#{LANGUAGE}) | language models, pairs that differ in the range alone "
+        f"| {len(study)} runs |"
+    )
+    sections += [f"\n## {LANGUAGE}\n", stories.get(LANGUAGE, ""), ""]
+    sections += [*language_tables(study, site.link), *probe_tables(study, site.link)]
     shown = page.name if page.is_absolute() else page.as_posix()
     command = f"statetrack report {root.name} --markdown {shown}"
     header = HEADER.format(
@@ -121,7 +146,71 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     summary = [
         row for table in tables.values() for cell in table for row in summary_rows(cell, root)
     ]
-    return Book(text, pictures, summary)
+    summary += language_rows(study, root)
+    inner = _Site(root, page.with_suffix("") / "page.md", f"../images/{page.stem}")
+    pages = _question_pages(tables, study, inner, pictures, command, page.name)
+    return Book(text, pages, pictures, summary)
+
+
+# -- pages of questions -------------------------------------------------------------------------
+
+QUESTION = "<!-- Made by `{command}` from the runs. -->\n\n# {title}\n\n{answer}\n"
+LANGUAGE_TITLE = "Does [-1, 1] matter for language models?"
+LANGUAGE_WHY = (
+    "Code and mathematics have brackets to close, variables to follow and proofs to carry on, "
+    "which prose has less of: there a difference should show first."
+)
+HEADS_TITLE = "What do heads do with negative eigenvalues?"
+HEADS_WHY = (
+    "An eigenvalue of 1 keeps what a head has stored under a key, 0 forgets it, and -1 turns it "
+    "over. For DeltaNet it is 1 - β. A head that only ever overwrites has no use for less than 0. "
+    "Training begins with β near 1, so that half of all eigenvalues are a little below 0 before "
+    "anything is learnt: what is below -0.5 was learnt."
+)
+
+
+def _question_pages(
+    tables: Mapping[str, Sequence[Cell]],
+    study: Sequence[Asked],
+    site: _Site,
+    pictures: dict[str, Picture],
+    command: str,
+    page: str,
+) -> dict[str, str]:
+    """File name -> the page: the answer, one picture, the table."""
+
+    def made(title: str, answer: str, drawn: Sequence[Picture | None], rest: list[str]) -> str:
+        lines = [QUESTION.format(command=command, title=title, answer=answer)]
+        for picture in drawn:
+            if picture is not None:
+                pictures[picture.name] = picture
+                lines.append(site.image(picture.name, picture, "100%"))
+        more = f"\n[All tables](../{page}) have every number, every model and its curves."
+        return "\n".join([*lines, *rest, more]) + "\n"
+
+    found = {}
+    for question in QUESTIONS:
+        mine = pairs(tables, question)
+        picture = pairs_picture(f"question-{question.name}", question.title, mine)
+        rest = ["", question.why, "", *pairs_table(mine, site.link)]
+        found[question.name] = made(question.title, answer(question, mine), [picture], rest)
+    kin, told = families(study), differences(families(study))
+    drawn = [
+        position_picture(f"language-{_slug(layer)}-position", layer, kin, told)
+        for layer in dict.fromkeys(one.layer for one in kin)
+    ]
+    rest = ["", LANGUAGE_WHY, "", *language_tables(study, site.link)]
+    rest += probe_tables(study, site.link)
+    found["language"] = made(LANGUAGE_TITLE, language_answer(study), drawn, rest)
+    drawn = []
+    for family, one in looked_at(study):
+        name = f"heads-{_slug(family.label)}"
+        heads, called = one.answers["heads"], f"{family.label}, seed {one.seed}"
+        drawn.append(heads_picture(name, heads, called))
+        drawn.append(examples_picture(f"{name}-text", heads, called))
+    rest = ["", HEADS_WHY, *heads_tables(study, site.link)]
+    found["heads"] = made(HEADS_TITLE, heads_answer(study), drawn, rest)
+    return found
 
 
 # -- what is written by hand --------------------------------------------------------------------

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import Locator
 
-__all__ = ["Picture", "curves_picture", "spectrum_picture", "to_png", "to_svg"]
+__all__ = [
+    "AXES_GREY",
+    "DPI",
+    "Picture",
+    "curves_picture",
+    "drawing",
+    "line_style",
+    "spectrum_picture",
+    "to_png",
+    "to_svg",
+]
 
 MARKERS = {
     "": None,
@@ -91,7 +101,7 @@ def curves_picture(
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
         return None
-    _matplotlib()
+    drawing()
     panels = list(dict.fromkeys(curve.model for curve in drawn))
     variants = list(dict.fromkeys(curve.variant for curve in drawn))
     ranges = list(dict.fromkeys(curve.between for curve in drawn))
@@ -143,7 +153,7 @@ def _draw(axes: "Axes", curve: Curve, colour: str, dashes: str, marker: str | No
         x,
         [point.middle for point in curve.points],
         color=colour,
-        linestyle=_dashes(dashes),
+        linestyle=line_style(dashes),
         linewidth=1.5,
         marker=marker or ("o" if len(x) == 1 else None),
         markersize=3.5,
@@ -156,7 +166,7 @@ def _draw(axes: "Axes", curve: Curve, colour: str, dashes: str, marker: str | No
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _dashes(dashes: str) -> "tuple[float, Sequence[float]] | Literal['-']":
+def line_style(dashes: str) -> "tuple[float, Sequence[float]] | Literal['-']":
     """SVG's dashes, which matplotlib counts in line widths."""
     return (0.0, tuple(float(part) / 1.5 for part in dashes.split())) if dashes else "-"
 
@@ -166,7 +176,7 @@ def _legend(ranges: Sequence[str | None], variants: Sequence[str]) -> "list[Line
     from matplotlib.lines import Line2D
 
     found = [
-        Line2D([], [], color="black", linestyle=_dashes(looks.dashes_of(one)), linewidth=1.5)
+        Line2D([], [], color="black", linestyle=line_style(looks.dashes_of(one)), linewidth=1.5)
         for one in ranges
     ]
     names = [f"range {one}" if one else "no range" for one in ranges]
@@ -184,7 +194,7 @@ def _legend(ranges: Sequence[str | None], variants: Sequence[str]) -> "list[Line
 
 def _panels(count: int, legend_rows: int) -> "tuple[Figure, list[Axes]]":
     """A figure with `count` panels in rows, which share their axes."""
-    figure_class, context = _matplotlib()
+    make, context = drawing()
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
     under = BOTTOM + LEGEND_ROW * legend_rows
@@ -192,7 +202,7 @@ def _panels(count: int, legend_rows: int) -> "tuple[Figure, list[Axes]]":
     tall = PANEL_HEIGHT if count > 1 else SINGLE[1] - TOP - BOTTOM
     height = TOP + rows * tall + (rows - 1) * (TITLE + GAP) + under
     with context:
-        figure = figure_class(figsize=(width, height), dpi=DPI)
+        figure = make(figsize=(width, height), dpi=DPI)
         figure.patch.set_alpha(0.0)
         wide = (width - start - RIGHT - (columns - 1) * GAP) / columns
         found: list[Axes] = []
@@ -263,7 +273,7 @@ def _no_ticks() -> "Locator":
     return NullLocator()
 
 
-def _matplotlib() -> "tuple[type[Figure], Any]":
+def drawing() -> "tuple[type[Figure], Any]":
     """The class of figures, and a context in which they are made."""
     with needs("a plot", "matplotlib", "report"):
         import matplotlib

@@ -123,8 +123,9 @@ def write_book(
 ) -> list[Path]:
     """Writes the results page about `runs` in `root`, its pictures beside it, and a summary.json.
 
-    Pictures go to images/<name of the page>/, where they replace those of the page before. What was
-    written is returned, the page first.
+    Pictures go to images/<name of the page>/, where they replace those of the page before. A page
+    for each question goes to the folder <name of the page>/. What was written is returned, the page
+    first.
     """
     root, page = Path(root), Path(page)
     book = make_book(plans, runs, root, page)
@@ -136,6 +137,10 @@ def write_book(
     for path in set(folder.glob("*.png")) - kept.keys():
         path.unlink()
     write_atomically(page, book.text.encode())
+    questions = {page.with_suffix("") / f"{name}.md": text for name, text in book.pages.items()}
+    page.with_suffix("").mkdir(exist_ok=True)
+    for path, text in questions.items():
+        write_atomically(path, text.encode())
     rows = ",\n ".join(json.dumps(row, allow_nan=False) for row in book.summary)
     write_atomically(root / SUMMARY, f"[\n {rows}\n]\n".encode())
-    return [page, root / SUMMARY, *kept]
+    return [page, root / SUMMARY, *questions, *kept]

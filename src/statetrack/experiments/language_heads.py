@@ -1,0 +1,227 @@
+"""Which heads of a language model use negative eigenvalues, and on which tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from statetrack.analysis.spectra import lowest_on
+from statetrack.lm.shards import Manifest, Part
+from statetrack.lm.text import Text
+from statetrack.lm.token_classes import CLASSES, token_classes
+from statetrack.models import CausalLM
+from statetrack.training.precision import autocast
+
+__all__ = ["FIRST", "HeadSettings", "look_at_heads"]
+
+FIRST = "first of a document"
+"""A class of its own, whatever the token is."""
+MOST_HEADS = 512
+"""Of a layer; one with more (Mamba has a head for each channel) is not looked at head by head."""
+
+Values = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSettings:
+    """What is read, and how much of it is told.
+
+    Attributes:
+        windows, length: of the held-out text of every domain.
+        least: times that a token is read before its mean counts.
+        tokens: shown of every head, those with the lowest means.
+        shown: heads in the examples, those below -0.5 and then below 0 most often.
+        pieces, piece: examples of every domain, and their tokens.
+    """
+
+    windows: int = 16
+    length: int = 2048
+    least: int = 20
+    tokens: int = 8
+    shown: int = 4
+    pieces: int = 2
+    piece: int = 72
+    bins: int = 40
+
+
+def look_at_heads(
+    model: CausalLM,
+    text: Text,
+    manifest: Manifest,
+    settings: HeadSettings,
+    *,
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """The lowest eigenvalue of A(x_t) in every head, on held-out text: plain JSON types.
+
+    The eigenvalue is that of DeltaNet's key, 1 - β; of other layers it is the one with the smallest
+    real part. Shares are of tokens. The pieces shown are the same for every model: they begin
+    behind the first newline in the middle of the first windows. A model without transitions, or
+    with more than `MOST_HEADS` heads in a layer, has no heads to tell of.
+    """
+    windows = {name: _windows(manifest, name, settings) for name in manifest.domains("validation")}
+    windows = {name: rows for name, rows in windows.items() if rows}
+    if not windows:
+        raise ValueError(
+            f"{manifest.folder} has no held-out text of {settings.length} tokens in one domain"
+        )
+    device = model.embedding.weight.device
+    was_training = model.training
+    model.eval()
+    try:
+        with autocast(device, precision):
+            by_layer = lowest_on(
+                model, [torch.from_numpy(row) for rows in windows.values() for row in rows]
+            )
+    finally:
+        model.train(was_training)
+    by_layer = {name: found for name, found in by_layer.items() if found.shape[1] <= MOST_HEADS}
+    told = {
+        "settings": vars(settings),
+        "tokens": {name: len(rows) * settings.length for name, rows in windows.items()},
+    }
+    if not by_layer:
+        return told | {"heads": [], "examples": []}
+    places = [
+        (layer, head)
+        for layer, found in enumerate(by_layer.values(), 1)
+        for head in range(found.shape[1])
+    ]
+    values: Values = torch.cat([found.T for found in by_layer.values()]).numpy()
+    tokens = np.concatenate([row for rows in windows.values() for row in rows])
+    kinds = _kinds(tokens, windows, token_classes(text), manifest.end)
+    domains = np.repeat(list(windows), [len(rows) * settings.length for rows in windows.values()])
+    edges = np.linspace(-1, 1, settings.bins + 1)
+    heads = [
+        {"layer": layer, "head": head}
+        | _numbers(row)
+        | {
+            "histogram": np.histogram(row, edges)[0].tolist(),
+            "by_domain": {name: _numbers(row[domains == name]) for name in windows},
+            "by_class": {
+                name: _numbers(row[kinds == place])
+                for place, name in enumerate([*CLASSES, FIRST])
+                if (kinds == place).any()
+            },
+            "tokens": _lowest_tokens(row, tokens, text, settings),
+        }
+        for (layer, head), row in zip(places, values, strict=True)
+    ]
+    order = sorted(heads, key=lambda one: (-one["below_half"], -one["below_0"], one["mean"]))
+    shown = [(one["layer"], one["head"]) for one in order[: settings.shown]]
+    return told | {
+        "edges": [round(float(edge), 6) for edge in edges],
+        "all": _numbers(values),
+        "by_class": {
+            name: {"tokens": int((kinds == place).sum())} | _numbers(values[:, kinds == place])
+            for place, name in enumerate([*CLASSES, FIRST])
+            if (kinds == place).any()
+        },
+        "by_domain": {name: _numbers(values[:, domains == name]) for name in windows},
+        "heads": heads,
+        "examples": _examples(windows, text, values, places, shown, settings),
+    }
+
+
+def _windows(manifest: Manifest, domain: str, settings: HeadSettings) -> list[Tokens]:
+    """Windows of a domain's held-out text, at equal distances."""
+    part = Part(manifest, "validation", domain)
+    count = min(settings.windows, len(part) // settings.length)
+    step = (len(part) - settings.length) // max(1, count - 1)
+    return [part.read(i * step, settings.length) for i in range(count)]
+
+
+def _kinds(
+    tokens: Tokens, windows: Mapping[str, Sequence[Tokens]], classes: Sequence[str], end: int
+) -> Tokens:
+    """The number of every token's class."""
+    number = {name: place for place, name in enumerate([*CLASSES, FIRST])}
+    table = np.array([number[name] for name in classes])
+    kinds = table[tokens]
+    kinds[tokens == end] = number["end of document"]
+    follows = [
+        np.concatenate([[False], row[:-1] == end]) for rows in windows.values() for row in rows
+    ]
+    kinds[np.concatenate(follows)] = number[FIRST]
+    found: Tokens = kinds
+    return found
+
+
+def _numbers(values: Values) -> dict[str, Any]:
+    """Of eigenvalues: their number, mean and least, and the shares below 0 and -0.5."""
+    return {
+        "count": int(values.size),
+        "mean": round(float(values.mean(dtype=np.float64)), 4),
+        "lowest": round(float(values.min()), 4),
+        "below_0": round(float((values < 0).mean()), 5),
+        "below_half": round(float((values < -0.5).mean()), 5),
+    }
+
+
+def _lowest_tokens(
+    row: Values, tokens: Tokens, text: Text, settings: HeadSettings
+) -> list[dict[str, Any]]:
+    counts = np.bincount(tokens)
+    sums = np.bincount(tokens, weights=row)
+    often = np.flatnonzero(counts >= settings.least)
+    means = sums[often] / counts[often]
+    return [
+        {
+            "token": text.decode([int(often[place])]),
+            "count": int(counts[often[place]]),
+            "mean": round(float(means[place]), 4),
+        }
+        for place in np.argsort(means, kind="stable")[: settings.tokens]
+    ]
+
+
+def _examples(
+    windows: Mapping[str, Sequence[Tokens]],
+    text: Text,
+    values: Values,
+    places: Sequence[tuple[int, int]],
+    shown: Sequence[tuple[int, int]],
+    settings: HeadSettings,
+) -> list[dict[str, Any]]:
+    found = []
+    before = 0
+    for domain, rows in windows.items():
+        for number, row in enumerate(rows):
+            if number < settings.pieces:
+                first = _begin(row, text, settings)
+                part = slice(first, first + settings.piece)
+                found.append(
+                    {
+                        "domain": domain,
+                        "tokens": [text.decode([token]) for token in row[part].tolist()],
+                        "heads": [
+                            {
+                                "layer": layer,
+                                "head": head,
+                                "values": [
+                                    round(float(value), 3)
+                                    for value in values[places.index((layer, head))][
+                                        before + part.start : before + part.stop
+                                    ]
+                                ],
+                            }
+                            for layer, head in shown
+                        ],
+                    }
+                )
+            before += len(row)
+    return found
+
+
+def _begin(row: Tokens, text: Text, settings: HeadSettings) -> int:
+    """Behind the first newline from the middle on, or the middle."""
+    middle = max(0, min(len(row) // 2, len(row) - settings.piece))
+    last = len(row) - settings.piece
+    for place in range(middle, last):
+        if text.decode([int(row[place])]).endswith("\n"):
+            return place + 1
+    return middle

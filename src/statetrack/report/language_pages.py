@@ -1,0 +1,411 @@
+"""Language models in words and tables: loss by domain and range, probes, heads."""
+
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from statetrack.experiments.language import MODELS
+from statetrack.experiments.summary import LANGUAGE
+from statetrack.report.cells import KEYS
+from statetrack.report.language import (
+    EXTENDED,
+    Asked,
+    Difference,
+    Family,
+    differences,
+    families,
+)
+from statetrack.report.questions import Link
+from statetrack.runs.stored import Place
+
+__all__ = [
+    "heads_answer",
+    "heads_tables",
+    "language_answer",
+    "language_tables",
+    "looked_at",
+    "probe_tables",
+    "summary_rows",
+]
+
+DOMAINS = ("code", "math", "prose")
+"""Of the study's text: what an empty row is about."""
+TRAINED = 2048
+COMMAND = (
+    "python -m statetrack.experiments.language study --shards shards --models {models} --tokens "
+    "1.3e8 --out runs/language"
+)
+PAPER = (
+    "The paper trains DeltaNet with 340M and 1.3B parameters on web text. It finds a lower "
+    "perplexity of [-1, 1] on code and mathematics (2 points on CodeParrot at 340M), about the "
+    "same elsewhere, and a slightly higher one on trivia questions. Its figure is perplexity "
+    "against position. The text here is other text and the models are smaller, so only the sign of "
+    "a difference can be compared."
+)
+SHOWN_HEADS = 12
+SHOWN_TOKENS = 5
+LEAST_TOKENS = 20
+"""Of a class before the answer speaks of it."""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _positions(one: Difference | tuple[int, int], trained: int) -> str:
+    end = one.end if isinstance(one, Difference) else one[1]
+    return f"1 to {end}" if end == trained else f"{end // 2 + 1} to {end}"
+
+
+# -- loss ---------------------------------------------------------------------------------------
+
+
+def language_answer(asked: Sequence[Asked]) -> str:
+    """The first sentences of the page."""
+    found = families(asked)
+    told = [one for one in differences(found) if one.end == _trained(found)]
+    if not told:
+        return "Not known: no language model has been trained and judged in both ranges."
+    said = []
+    for layer in dict.fromkeys(one.layer for one in told):
+        mine = [one for one in told if one.layer == layer]
+        groups: dict[str, list[Difference]] = {}
+        for one in mine:
+            groups.setdefault(one.verdict, []).append(one)
+        parts = []
+        for verdict in ("lower", "higher", "no difference beyond chance"):
+            if verdict in groups:
+                names = " and ".join(one.domain for one in groups[verdict])
+                what = verdict if verdict in ("lower", "higher") else "the same, as far as is seen,"
+                parts.append(f"{what} on {names}")
+        numbers = ", ".join(
+            f"{one.domain} {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})" for one in mine
+        )
+        said.append(
+            f"With [-1, 1] the loss of {layer} is {'; '.join(parts)}. The difference to [0, 1] at "
+            f"the length of training, in nats a token with 95 % intervals over text: {numbers}, "
+            f"{len(mine[0].seeds)} seed{'s' * (len(mine[0].seeds) != 1)}."
+        )
+    return " ".join(said)
+
+
+def _trained(found: Sequence[Family]) -> int:
+    return found[0].members[0].trained if found else TRAINED
+
+
+def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
+    """Losses by domain for every model and range, then the differences of pairs."""
+    found = families(asked)
+    trained = _trained(found)
+    domains = list(dict.fromkeys(d for f in found for m in f.members for d in m.domains))
+    domains = domains or list(DOMAINS)
+    farthest = max(
+        (e for f in found for m in f.members for d in domains for e in m.ends(d) if m.domains),
+        default=16 * TRAINED,
+    )
+    heads = [f"{d}, to {trained}" for d in domains]
+    heads += [f"{d}, {farthest // 2 + 1} to {farthest}" for d in domains]
+    lines = [
+        "Loss in nats a token on text of projects that no model was trained on: the median over "
+        "seeds, in brackets the greatest less the least.\n",
+        "| model | parameters | tokens | seeds | " + " | ".join(heads) + " | remark |",
+        "|---|--:|--:|--:|" + "--:|" * len(heads) + "---|",
+    ]
+    for family in found:
+        config, first = family.config, family.members[0]
+        size = first.run.info.get("parameters")
+        columns = [
+            family.label,
+            "" if size is None else f"{size / 1e6:.1f}M",
+            f"{config.steps * config.batch * config.length / 1e6:.0f}M",
+            str(len(family.members)),
+            *(_loss(family, d, trained, link) for d in domains),
+            *(_loss(family, d, farthest, link) for d in domains),
+            f"rate {config.optimizer.lr:g}",
+        ]
+        lines.append("| " + " | ".join(columns) + " |")
+    for models, name in _not_run(found):
+        blanks = " | " * (len(heads) + 3)
+        lines.append(f"| {name} |{blanks}| not run: `{COMMAND.format(models=models)}` |")
+    told = differences(found)
+    if told:
+        lines += [
+            "\nThe difference of [-1, 1] to [0, 1], window by window and seed by seed on the same "
+            "text; the interval is over windows, each the mean of its seeds.\n",
+            "| model | domain | positions | difference | 95 % of the text | by seed | windows "
+            "| with [-1, 1] |",
+            "|---|---|---|--:|---|---|--:|---|",
+        ]
+        for one in told:
+            seeds = ", ".join(f"{value:+.4f}" for value in one.seeds)
+            lines.append(
+                f"| {one.layer} | {one.domain} | {_positions(one, trained)} | {one.mean:+.4f} "
+                f"| {one.low:+.4f} to {one.high:+.4f} | {seeds} | {one.windows} | {one.verdict} |"
+            )
+    return [*lines, "", PAPER]
+
+
+def _loss(family: Family, domain: str, end: int, link: Link) -> str:
+    values, best = family.losses(domain, end), family.best(domain, end)
+    if best is None:
+        return ""
+    spread = f" ({max(values) - min(values):.4f})" if len(values) > 1 else ""
+    return link(f"{statistics.median(values):.4f}{spread}", Place(best.files["loss"]))
+
+
+def _not_run(found: Iterable[Family]) -> list[tuple[str, str]]:
+    """The models of the study that nobody trained, with the name of their list."""
+    there = {(one.layer, one.between) for one in found}
+    missing = []
+    for models, members in MODELS.items():
+        for mixer, options in members:
+            factors = options.get("num_householders")
+            layer = mixer if factors is None else f"{mixer} n={factors}"
+            between = options.get("eigen_range")
+            if (layer, between) not in there:
+                shown = "" if between is None else f" [{between[0]:g}, {between[1]:g}]"
+                missing.append((models, f"{layer}{shown}"))
+    return missing
+
+
+# -- probes -------------------------------------------------------------------------------------
+
+
+def probe_tables(asked: Sequence[Asked], link: Link) -> list[str]:
+    """Accuracy by length on every probe, as trained on text and after fine-tuning."""
+    found = families(asked)
+    names = dict.fromkeys(
+        name for one in asked if "probes" in one.answers for name in one.answers["probes"]["probes"]
+    )
+    lines: list[str] = []
+    for name in names:
+        told = [
+            (family, phase, scores)
+            for phase in ("zero_shot", "tuned")
+            for family in found
+            if (scores := _scores(family, name, phase))
+        ]
+        if not told:
+            continue
+        about = told[0][2][0][1]
+        ends = sorted(
+            {end for _, _, scores in told for _, _, one in scores for end, _, _ in one["by_length"]}
+        )
+        tuning = told[0][2][0][0].answers["probes"]["settings"]
+        lines += [
+            f"\n{name}: share of right answers by {about['length_means']} read (answers between "
+            f"half of it and all of it), the median over seeds. A guess gets {about['chance']:.3f}."
+            + (
+                f" Fine-tuned: {tuning['steps']} steps of {tuning['batch']} traces of up to "
+                f"{about['trained_to']}, rate {tuning['lr']:g}, for both ranges alike."
+                if "trained_to" in about and tuning["steps"]
+                else ""
+            )
+            + "\n",
+            "| model | asked | all | " + " | ".join(map(str, ends)) + " |",
+            "|---|---|--:|" + "--:|" * len(ends),
+        ]
+        for family, phase, scores in told:
+            best = max(scores, key=lambda item: item[2]["accuracy"])[0]
+            middle = statistics.median(one["accuracy"] for _, _, one in scores)
+            columns = [
+                family.label,
+                {"zero_shot": "as it is", "tuned": "fine-tuned"}[phase],
+                link(f"{middle:.3f}", Place(best.files["probes"])),
+            ]
+            for end in ends:
+                here = [
+                    share for _, _, one in scores for e, share, _ in one["by_length"] if e == end
+                ]
+                columns.append(f"{statistics.median(here):.3f}" if here else "")
+            lines.append("| " + " | ".join(columns) + " |")
+    return lines
+
+
+def _scores(
+    family: Family, name: str, phase: str
+) -> list[tuple[Asked, Mapping[str, Any], Mapping[str, Any]]]:
+    """Of every seed that was asked: the model, the probe, and how it did."""
+    return [
+        (one, probe, probe[phase])
+        for one in family.members
+        if "probes" in one.answers
+        and (probe := one.answers["probes"]["probes"].get(name)) is not None
+        and phase in probe
+    ]
+
+
+# -- heads --------------------------------------------------------------------------------------
+
+
+def looked_at(asked: Sequence[Asked]) -> list[tuple[Family, Asked]]:
+    """The first seed of every model with [-1, 1] whose heads were looked at."""
+    found = []
+    for family in families(asked):
+        known = [one for one in family.members if one.answers.get("heads", {}).get("heads")]
+        if family.between == EXTENDED and known:
+            found.append((family, known[0]))
+    return found
+
+
+def heads_answer(asked: Sequence[Asked]) -> str:
+    """The first sentences of the page."""
+    found = looked_at(asked)
+    if not found:
+        return "Not known: the heads of no language model with [-1, 1] have been looked at."
+    said = []
+    for family, one in found:
+        heads = one.answers["heads"]
+        often = [head for head in heads["heads"] if head["below_0"] > 0.5]
+        never = [head for head in heads["heads"] if head["below_0"] < 0.01]
+        counted = [item for item in heads["by_class"].items() if item[1]["tokens"] >= LEAST_TOKENS]
+        classes = sorted(counted, key=lambda item: -item[1]["below_half"])
+        (most, first), (least, last) = classes[0], classes[-1]
+        said.append(
+            f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
+            f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5. "
+            f"{len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
+            f"tokens, {len(never)} on fewer than one in a hundred. Below -0.5 is most frequent on "
+            f"tokens of the class {most} ({_percent(first['below_half'])}) and least on {least} "
+            f"({_percent(last['below_half'])})."
+        )
+    return " ".join(said)
+
+
+def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
+    """By class of token, and head by head with the tokens it is lowest on."""
+    lines: list[str] = []
+    for family, one in looked_at(asked):
+        heads, file = one.answers["heads"], Place(one.files["heads"])
+        read = ", ".join(f"{count:,} of {name}" for name, count in heads["tokens"].items())
+        order = sorted(heads["heads"], key=lambda h: (-h["below_half"], -h["below_0"]))
+        lines += [
+            f"\n### {family.label}, seed {one.seed}\n",
+            f"Tokens read: {read}. Shares are of tokens and heads, over all layers.\n",
+            "| class of token | tokens | mean eigenvalue | below 0 | below -0.5 |",
+            "|---|--:|--:|--:|--:|",
+        ]
+        classes = sorted(heads["by_class"].items(), key=lambda item: -item[1]["below_half"])
+        for name, numbers in classes:
+            mean = link(f"{numbers['mean']:z.3f}", file)
+            lines.append(
+                f"| {name} | {numbers['tokens']:,} | {mean} "
+                f"| {_percent(numbers['below_0'])} | {_percent(numbers['below_half'])} |"
+            )
+        domains = list(heads["by_domain"])
+        lines += [
+            f"\nThe {min(SHOWN_HEADS, len(order))} heads that are below -0.5 most often, and then "
+            "below 0, with the tokens on which they are lowest (mean, of tokens read at least "
+            f"{heads['settings']['least']} times).\n",
+            "| layer | head | below -0.5 | below 0 | "
+            + " | ".join(f"below 0 on {name}" for name in domains)
+            + " | lowest on |",
+            "|--:|--:|--:|--:|" + "--:|" * len(domains) + "---|",
+        ]
+        for head in order[:SHOWN_HEADS]:
+            tokens = ", ".join(
+                f"{_code(token['token'])} {token['mean']:z.2f}"
+                for token in head["tokens"][:SHOWN_TOKENS]
+            )
+            columns = [
+                str(head["layer"]),
+                str(head["head"]),
+                link(_percent(head["below_half"]), file),
+                _percent(head["below_0"]),
+                *(_percent(head["by_domain"][name]["below_0"]) for name in domains),
+                tokens,
+            ]
+            lines.append("| " + " | ".join(columns) + " |")
+    return lines
+
+
+def _code(token: str) -> str:
+    """A token as code that stays in a cell of a table."""
+    shown = repr(token)[1:-1].replace("|", "\\|")
+    fence = "``" if "`" in shown else "`"
+    return f"{fence}{shown.replace(' ', '␣')}{fence}" if shown else "`\\0`"
+
+
+# -- summary.json -------------------------------------------------------------------------------
+
+
+def summary_rows(asked: Sequence[Asked], root: Path) -> list[dict[str, Any]]:
+    """Rows of summary.json: the loss of every domain by position, and every probe by length.
+
+    `length` is the last position of a range, in tokens, or what a probe counts; the best loss is
+    the least. A model that nobody trained has one empty row for each domain.
+    """
+    rows = []
+    found = families(asked)
+    for family in found:
+        members = [one for one in family.members if "loss" in one.answers]
+        for domain in members[0].domains if members else ():
+            for end in members[0].ends(domain):
+                best = family.best(domain, end)
+                if best is not None:
+                    values = family.losses(domain, end)
+                    row = _row(family, domain, "loss", end, values, best.files["loss"], root)
+                    rows.append(row | {"best": min(values)})
+        names = dict.fromkeys(
+            name
+            for one in family.members
+            if "probes" in one.answers
+            for name in one.answers["probes"]["probes"]
+        )
+        for name in names:
+            for phase, called in (("zero_shot", name), ("tuned", f"{name} fine-tuned")):
+                scores = _scores(family, name, phase)
+                ends = dict.fromkeys(e for _, _, one in scores for e, _, _ in one["by_length"])
+                for end in ends:
+                    here = [
+                        (share, asked_one)
+                        for asked_one, _, one in scores
+                        for e, share, _ in one["by_length"]
+                        if e == end
+                    ]
+                    file = max(here, key=lambda item: item[0])[1].files["probes"]
+                    values = [share for share, _ in here]
+                    rows.append(_row(family, called, "accuracy", end, values, file, root))
+    for _, name in _not_run(found):
+        layer, _, ends_of = name.partition(" [")
+        between = [float(end) for end in ends_of.rstrip("]").split(", ")] if ends_of else None
+        known = {"experiment": LANGUAGE, "model": layer, "eigen_range": between, "metric": "loss"}
+        for domain in DOMAINS:
+            empty: dict[str, Any] = dict.fromkeys(KEYS)
+            rows.append(empty | known | {"task": domain, "length": TRAINED, "seeds": 0})
+    return rows
+
+
+def _row(
+    family: Family,
+    task: str,
+    metric: str,
+    end: int,
+    values: Sequence[float],
+    file: Path,
+    root: Path,
+) -> dict[str, Any]:
+    config = family.config
+    between = None if family.between is None else list(family.between)
+    numbers = (
+        LANGUAGE,
+        task,
+        family.layer,
+        between,
+        config.model.backbone.num_layers,
+        None,
+        config.steps,
+        config.batch,
+        metric,
+        end,
+        None,
+        max(values),
+        statistics.median(values),
+        max(values) - min(values) if len(values) > 1 else None,
+        len(values),
+        None,
+        Path(os.path.relpath(file, root.parent)).as_posix(),
+    )
+    return dict(zip(KEYS, numbers, strict=True))

@@ -1,0 +1,142 @@
+"""Tables, pages and pictures of language models against a study whose numbers are known."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from statetrack.report import figures, write_book
+from statetrack.report.cells import KEYS
+from statetrack.report.language import Asked, differences, families, read_study
+from statetrack.report.language_figures import examples_picture, heads_picture, position_picture
+from statetrack.report.language_pages import (
+    heads_answer,
+    language_answer,
+    language_tables,
+    probe_tables,
+    summary_rows,
+)
+from statetrack.runs import find_runs
+from statetrack.runs.stored import Place
+from tests.lm import corpus
+from tests.report import studies
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    shards = corpus.shards(folder).folder
+    return studies.write_study(folder / "results", shards)
+
+
+def asked(root: Path) -> list[Asked]:
+    return read_study(root, find_runs(root))
+
+
+def link(text: str, place: Place) -> str:
+    return f"[{text}]({place.path.parent.name}/{place.path.name})"
+
+
+def test_windows_are_compared_one_by_one(root: Path) -> None:
+    found = families(asked(root))
+    assert [(one.layer, one.between, len(one.members)) for one in found] == [
+        ("DeltaNet", (0.0, 1.0), 2),
+        ("DeltaNet", (-1.0, 1.0), 2),
+    ]
+    told = {(one.domain, one.end): one for one in differences(found)}
+    assert {end for _, end in told} == {16, 32, 64, 128, 256}
+    code = told["code", 16]
+    assert code.mean == pytest.approx(-0.15) and code.windows == 4
+    assert code.seeds == pytest.approx((-0.1, -0.2))
+    # every window differs alike, however much the windows differ from one another
+    assert code.high - code.low < 1e-9 and code.verdict == "lower"
+    prose = told["prose", 256]
+    assert prose.mean == pytest.approx(0.0) and prose.windows == 2
+    assert prose.verdict == "no difference beyond chance"
+
+
+def test_the_answer_is_in_the_first_sentence(root: Path) -> None:
+    said = language_answer(asked(root))
+    assert said.startswith(
+        "With [-1, 1] the loss of DeltaNet is lower on code; the same, as far as is seen, on prose."
+    )
+    assert "code -0.1500 (-0.1500 to -0.1500)" in said and "2 seeds" in said
+    assert language_answer([]).startswith("Not known")
+    heads = heads_answer(asked(root))
+    assert heads.startswith("In DeltaNet [-1, 1] 25.1 % of all tokens and heads")
+    assert "1 of 4 heads are below 0 on more than half" in heads
+    assert "Below -0.5 is most frequent on tokens of the class opening bracket (45.0 %)" in heads
+    assert heads_answer([]).startswith("Not known")
+
+
+def test_tables_link_to_their_records_and_say_what_is_missing(root: Path) -> None:
+    lines = language_tables(asked(root), link)
+    (usual,) = [line for line in lines if line.startswith("| DeltaNet [0, 1] |")]
+    assert "[2.3015 (0.0000)](loss/" in usual
+    (extended,) = [line for line in lines if line.startswith("| DeltaNet [-1, 1] |")]
+    assert "[2.1515 (0.1000)](loss/" in extended
+    missing = [line for line in lines if "not run" in line]
+    assert len(missing) == 9 and any("GLA [-1, 1]" in line for line in missing)
+    widths = {line.count(" | ") for line in lines if line.startswith("| ") and "rate" in line}
+    assert len(widths) == 1
+    empty = language_tables([], link)
+    assert sum("not run" in line for line in empty) == 11
+    told = "\n".join(probe_tables(asked(root), link))
+    assert "A guess gets 0.200. Fine-tuned: 200 steps of 32 traces of up to 32" in told
+    assert "| DeltaNet [-1, 1] | fine-tuned | [0.900](probes/" in told
+    assert "| DeltaNet [-1, 1] | as it is | [0.500](probes/" in told
+
+
+def test_rows_of_the_summary(root: Path) -> None:
+    rows = summary_rows(asked(root), root)
+    assert all(tuple(row) == KEYS for row in rows)
+    one = next(
+        row
+        for row in rows
+        if (row["task"], row["length"], row["eigen_range"]) == ("code", 16, [-1.0, 1.0])
+    )
+    assert one["metric"] == "loss" and one["seeds"] == 2
+    assert one["best"] == pytest.approx(2.1015) and one["median"] == pytest.approx(2.1515)
+    assert one["record"].startswith("results/language/loss/")
+    tuned = [row for row in rows if row["task"] == "boxes fine-tuned" and row["length"] == 64]
+    assert {row["best"] for row in tuned} == {0.25, 0.45}
+    empty = [row for row in rows if row["seeds"] == 0]
+    assert len(empty) == 27 and all(row["record"] is None for row in empty)
+
+
+def test_pictures(root: Path) -> None:
+    study = asked(root)
+    found = families(study)
+    position = position_picture("position", "DeltaNet", found, differences(found))
+    assert position is not None
+    lines = position.figure.axes[0].get_lines()
+    assert lines[0].get_linestyle() != lines[1].get_linestyle()  # told apart without colour
+    assert position_picture("none", "Mamba", found, []) is None
+    heads = study[-1].answers["heads"]
+    for picture in (heads_picture("h", heads, "x"), examples_picture("t", heads, "x")):
+        assert picture is not None and len(figures.to_png(picture)) > 1000
+    texts = examples_picture("t", heads, "x")
+    assert texts is not None
+    said = [text.get_text() for text in texts.figure.axes[0].texts]
+    assert "code: layer 1, head 0" in said and "·f" in said and "↵" in said
+    # tokens below 0 are underlined as well as coloured: five of thirteen, for two heads
+    assert len(texts.figure.axes[0].lines) == 2 * 5
+    assert heads_picture("h", {"heads": []}, "x") is None
+    assert examples_picture("t", {"heads": []}, "x") is None
+
+
+def test_the_book_has_pages_for_its_questions(root: Path, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "results.md"
+    page.parent.mkdir()
+    written = write_book([], find_runs(root), root, page)
+    pages = {path.stem for path in written if path.parent == tmp_path / "docs" / "results"}
+    assert pages == {"groups", "code", "chess", "controls", "language", "heads"}
+    text = (tmp_path / "docs/results/language.md").read_text()
+    assert "\n# Does [-1, 1] matter for language models?\n\nWith [-1, 1] the loss" in text
+    for path in (tmp_path / "docs/results").glob("*.md"):
+        for source in path.read_text().split('src="')[1:]:
+            assert (path.parent / source.partition('"')[0]).is_file()
+    assert "Not known" in (tmp_path / "docs/results/chess.md").read_text()
+    rows = json.loads((root / "summary.json").read_text())
+    assert {row["experiment"] for row in rows} == {"language"}
+    assert "[-1, 1] less" not in page.read_text() and "## language" in page.read_text()

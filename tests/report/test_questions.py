@@ -1,0 +1,69 @@
+"""Verdicts of pairs are what the seeds say."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statetrack.report.cells import cells
+from statetrack.report.questions import (
+    QUESTIONS,
+    Pair,
+    answer,
+    pairs,
+    pairs_picture,
+    pairs_table,
+)
+from statetrack.runs.stored import Place
+from tests.report.folders import parity, scores, write_run
+from tests.report.test_book import POSITIVE, toy_plan
+from tests.training import tiny
+
+QUESTION = replace(QUESTIONS[0], experiments=("toy",))
+
+
+def pair_of(root: Path, usual: list[float], extended: list[float]) -> list[Pair]:
+    plan = toy_plan()
+    runs = []
+    for model, values in ((POSITIVE, usual), (tiny.model(), extended)):
+        for seed, value in enumerate(values):
+            folder = root / str(model is POSITIVE)
+            runs.append(write_run(folder, parity(seed, model=model), scores(value)))
+    return pairs({plan.folder: cells(plan, runs)}, QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("usual", "extended", "verdict"),
+    [
+        ([0.0, 0.1], [0.9, 1.0], "better"),
+        ([0.0, 0.95], [0.9, 1.0], "alike"),
+        ([0.9, 1.0], [0.0, 0.1], "worse"),
+        ([0.500, 0.501], [0.510, 0.511], "alike"),
+        ([0.0], [1.0, 1.0], "one seed"),
+    ],
+)
+def test_verdicts(tmp_path: Path, usual: list[float], extended: list[float], verdict: str) -> None:
+    (pair,) = pair_of(tmp_path, usual, extended)
+    assert pair.verdict == verdict and pair.complete
+    assert pair.model == "DeltaNet" and pair.task == "parity"
+    said, costs = answer(QUESTION, [pair]), answer(replace(QUESTION, costs=True), [pair])
+    assert said.startswith("Yes, in 1 of the 1 pair" if verdict == "better" else "No: in none")
+    assert costs.startswith("Yes, in 1 of the 1 pair" if verdict == "worse" else "No: in none")
+    picture = pairs_picture("toy", "toy", [pair])
+    assert picture is not None
+
+
+def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
+    (pair,) = pair_of(tmp_path / "none", [], [])
+    assert answer(QUESTION, [pair]).startswith("Not known")
+    assert pairs_picture("toy", "toy", [pair]) is None
+
+    def link(text: str, place: Place) -> str:
+        return text
+
+    lines = pairs_table([pair], link)
+    assert "--only 'parity DeltaNet ['" in lines[-1] and "## Not run" in lines[0]
+    (half,) = pair_of(tmp_path / "half", [], [0.9, 0.8])
+    assert not half.complete
+    line = pairs_table([half], link)[-1]
+    assert "not run: `" in line and "parity DeltaNet [0, 1]" in line and "0.850" in line
