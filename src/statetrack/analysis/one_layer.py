@@ -113,10 +113,10 @@ class OneLayer:
         _, x = self.inputs()
         return found_factors(self.layer, x[None])
 
-    def scores(
+    def features(
         self, place: Int[Tensor, "n"], h: Float[Tensor, "n heads key value"], q: Tensor
-    ) -> Float[Tensor, "n classes"]:
-        """What the model says where its last token and its state are these."""
+    ) -> Float[Tensor, "n d_model"]:
+        """What the head gets where the last token and the layer's state are these."""
         x, given = (part[place][:, None] for part in self.inputs())
         y = torch.einsum("nhkv,nhk->nhv", h, q[place]) / math.sqrt(self.layer.head_dim)
         y = merge_heads(self.layer.norm(y[:, None]))
@@ -129,7 +129,7 @@ class OneLayer:
             x = x + change if self.block.residual else change
         if self.tagger.backbone.norm is not None:
             x = self.tagger.backbone.norm(x)
-        return self.tagger.scores(x)[:, 0]
+        return x[:, 0]
 
 
 def tagger_of(model: Model) -> Tagger:
