@@ -29,7 +29,7 @@ from statetrack.layers._delta import DeltaFamily
 from statetrack.layers.parts import merge_heads
 from statetrack.models import Tagger
 from statetrack.models.backbone import Block
-from statetrack.runs.folder import CONFIG, Run
+from statetrack.runs.folder import run_at
 from statetrack.runs.stored import StoredRun
 from statetrack.tasks import Task
 
@@ -135,9 +135,7 @@ class OneLayer:
 def tagger_of(model: Model) -> Tagger:
     """The tagger itself, or that of a run or of its folder."""
     if isinstance(model, str | Path):
-        if not (Path(model) / CONFIG).is_file():
-            raise ValueError(f"{model} is not the folder of a run: it has no {CONFIG}")
-        model = Run(Path(model))
+        model = run_at(model)
     if isinstance(model, StoredRun):
         model = model.model()
     if not isinstance(model, Tagger):
