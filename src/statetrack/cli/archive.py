@@ -55,8 +55,8 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
         new = store(members, out / name, retest=today)
         print(f"{out / name}: {len(new)} runs added, {len(members) - len(new)} there already")
     if exact:
-        new = [file for file in exact if store_exact(file, out, retest=today)]
-        print(f"{out / 'exact'}: {len(new)} added, {len(exact) - len(new)} there already")
+        added = sum(store_exact(file, out, retest=today) for file in exact)
+        print(f"{out / 'exact'}: {added} added, {len(exact) - added} there already")
     if len(finished) < len(found):
         print(f"Left out: {len(found) - len(finished)} that have not finished")
     return 0
