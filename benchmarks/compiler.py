@@ -1,6 +1,7 @@
 """CPU seconds of what docs/measurements/compiler.md says of large cascades, tokens and exports.
 
 python benchmarks/compiler.py [--states 16 18]
+python benchmarks/compiler.py --images        # image sets of random machines
 """
 
 import argparse
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from statetrack.automata import Machine, drop_point, over_tokens, read
+from statetrack.automata.limits import MAX_IMAGES
 from statetrack.compiler import CompiledRNN, compile_program, save_numpy, save_onnx
 from statetrack.compiler.from_cascade import program_of_cascade
 from statetrack.compiler.numpy_runner import Network
@@ -56,6 +58,44 @@ def cascades(sizes: list[int]) -> None:
         )
 
 
+def random_machine(states: int, rng: np.random.Generator) -> Machine:
+    """Two uniform letters; drawn again until every state can be reached."""
+    while True:
+        machine = Machine.from_table(rng.integers(0, states, (states, 2)))
+        if machine.num_states == states:
+            return machine
+
+
+def images() -> None:
+    """How many sets of states words leave."""
+    rng = np.random.default_rng(0)
+    for states in (10, 15, 20, 25, 30, 35, 40):
+        found = sorted(
+            len(reached_sets(random_machine(states, rng))) for _ in range(20 if states <= 30 else 8)
+        )
+        large = sum(count > MAX_IMAGES for count in found)
+        middle = found[len(found) // 2]
+        print(f"{states} states: {middle} and at most {found[-1]}; {large} of {len(found)} large")
+
+
+def reached_sets(machine: Machine) -> set[int]:
+    """As bits; without the bounds of `image_graph`."""
+    letters = [[1 << target for target in column] for column in machine.delta.T.tolist()]
+    found = {(1 << machine.num_states) - 1}
+    queue = list(found)
+    while queue:
+        here = queue.pop()
+        members = [state for state in range(machine.num_states) if here >> state & 1]
+        for letter in letters:
+            there = 0
+            for state in members:
+                there |= letter[state]
+            if there not in found:
+                found.add(there)
+                queue.append(there)
+    return found
+
+
 def tokens() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 9, 32_000)
@@ -90,7 +130,11 @@ def exports() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--states", type=int, nargs="*", default=[16, 18])
+    parser.add_argument("--images", action="store_true", help="count image sets, and nothing else")
     given = parser.parse_args()
+    if given.images:
+        images()
+        return
     tokens()
     exports()
     cascades(given.states)

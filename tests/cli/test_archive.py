@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from statetrack import automata
+from statetrack.analysis.exact_file import write_exact
 from statetrack.cli import main
 from statetrack.runs import find_runs
+from tests.analysis.test_exact_file import record_of
 from tests.cli.words import complaint
 from tests.report.folders import parity, scores, write_run
 
@@ -51,6 +54,28 @@ def test_a_retest_goes_to_the_file_of_its_day(
     assert len(names) == 2 and "runs.jsonl" in names
     (other,) = names - {"runs.jsonl"}
     assert date.fromisoformat(other.removeprefix("runs-").removesuffix(".jsonl")) <= date.today()
+
+
+def test_exact_networks_go_to_their_own_folder_and_onto_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_exact(record_of(Path("exact"), automata.read("parity")), "exact")
+    assert main(["archive", "exact"]) == 0
+    assert capsys.readouterr().out == "results/exact: 1 added, 0 there already\n"
+    assert main(["archive", "exact"]) == 0
+    assert capsys.readouterr().out == "results/exact: 0 added, 1 there already\n"
+    assert find_runs("results") == []  # the run itself is not kept
+    write_run(Path("runs/mine"), parity(1), scores(0.5))
+    assert main(["archive", "runs"]) == 0
+    assert main(["report", "results"]) == 0
+    page = Path("report.html").read_text()
+    assert '<a role="tab" id="tab-exact"' in page and "1 of 1 are exact for ever" in page
+    assert f'href="results/exact/{parity().fingerprint}.json">parity</a>' in page
+    assert main(["report", "runs"]) == 0
+    assert "tab-exact" not in Path("report.html").read_text()
+    assert main(["report", "exact"]) == 0  # as it was made
+    assert 'href="exact/exact.json">parity</a>' in Path("report.html").read_text()
 
 
 def test_what_cannot_be_archived_is_refused(

@@ -96,7 +96,7 @@ def test_it_is_never_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    monkeypatch.setattr("statetrack.cli.extract.LINE_S", 0.0)
+    monkeypatch.setattr("statetrack.cli.show.LINE_S", 0.0)
     main(["extract", str(trained), "--longest", "16", "--max-states", "4"])
     told = capsys.readouterr().err
     assert "length 8: 0 states so far, 0 words asked" in told

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from statetrack.analysis.exact_file import store_exact, write_exact
+from statetrack.automata import read
 from statetrack.cli import main
 from statetrack.experiments import EXPERIMENTS
 from statetrack.experiments.plan import Plan
@@ -21,6 +23,7 @@ from statetrack.runs.archive import store
 from statetrack.runs.folder import run_folders
 from statetrack.training import RunConfig
 from tests.analysis.audits import fields
+from tests.analysis.test_exact_file import record_of
 from tests.report.folders import parity, puzzle_config, scores, write_run
 from tests.training import tiny
 
@@ -276,6 +279,33 @@ def test_states_are_drawn_when_they_are_there(
     assert "Not run" not in text
     assert "| a = -1 | [-1](../results/states/states.json) | 1, 0, 1, 0 | 1, 0 |" in text
     assert (root.parent / "docs/images/results/states.png").is_file()
+
+
+def test_exact_networks_have_a_section_when_there_are_some(root: Path) -> None:
+    assert "exact networks" not in page_of(root)
+    path = write_exact(record_of(root.parent / "run", read("parity")), root.parent)
+    store_exact(path, root)
+    (root / "stories.md").write_text("# exact\n\nOnce learnt, always right.\n")
+    text = page_of(root)
+    assert (
+        "| [exact](#from-examples-to-exact-networks) | train on examples, get a network that is "
+        "exact for ever | 1 of 1 |" in text
+    )
+    section = text.split("## From examples to exact networks\n")[1]
+    assert section.startswith("\nOnce learnt, always right.\n")
+    heads, _, row = (line.strip("| ").split(" | ") for line in section.splitlines()[3:6])
+    assert dict(zip(heads, row, strict=True)) == {
+        "task": "parity",
+        "model": "DeltaNet [-1, 1]",
+        "trained to": "8",
+        "states": f"[2](../results/exact/{parity().fingerprint}.json)",
+        "the task's machine": "yes",
+        "trusted to": "8",
+        "breaks after": "",
+        "right at 64 / 256": "0.50 / -",
+        "compiled": "diagonal: 1 layer, 40 weights",
+        "exact for ever": "yes, proved with 4 single steps",
+    }
 
 
 def test_the_same_runs_give_the_same_files_and_old_pictures_go(root: Path) -> None:

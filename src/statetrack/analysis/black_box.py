@@ -16,7 +16,7 @@ from statetrack.automata import Machine
 from statetrack.automata.machine import IntArray, Letter
 from statetrack.compiler.network import CompiledRNN
 from statetrack.models import Tagger
-from statetrack.runs.folder import CONFIG, Run
+from statetrack.runs.folder import run_at
 from statetrack.runs.stored import StoredRun
 from statetrack.tasks import Task
 from statetrack.training import RunConfig
@@ -121,9 +121,7 @@ def black_box(
     """
     precision = "fp32"
     if isinstance(model, str | Path):
-        if not (Path(model) / CONFIG).is_file():
-            raise ValueError(f"{model} is not the folder of a run: it has no {CONFIG}")
-        model = Run(Path(model))
+        model = run_at(model)
     if isinstance(model, StoredRun):
         if not isinstance(model.config, RunConfig):
             raise ValueError(

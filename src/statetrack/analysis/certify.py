@@ -52,6 +52,9 @@ LONGEST = 2**40
 KINDS = ("exact", "stepwise", "chunked")
 OWN = 2.0**-40
 """Added to every E, relative to the largest state: the rounding of what is computed here."""
+LEAST = 2.0**-13
+"""A head whose states are smaller than this share of the largest of all is counted as so large: one
+that holds almost nothing may drift by more than it holds and still be read as nothing."""
 BALLS = 2**10
 """Of a cover."""
 COVERED = 48
@@ -184,7 +187,8 @@ class _Setting:
         delta, classes: of the nodes of a graph, and the class that each should be answered.
         first: the place of the first letter among the tokens.
         states: H* of every node.
-        largest: the largest of them in every head; D may be as large again.
+        largest: the largest of them in every head, at least a share `LEAST` of that of all heads; D
+            may be as large again.
         residual: ‖E‖ of every edge `[edges, heads]`.
         rounding: bounds for states of up to twice `largest`.
         start: how far off the first state may be by rounding `[kinds, heads]`.
@@ -210,7 +214,8 @@ class _Setting:
         states = follow(factors, reading, graph)
         source, letter, target = graph.edges
         after = factors.step(letter + reading.num_before, states[source])
-        largest = states.flatten(2).norm(dim=2).amax(dim=0).clamp(min=1e-30)
+        largest = states.flatten(2).norm(dim=2).amax(dim=0)
+        largest = torch.maximum(largest, LEAST * largest.max()).clamp(min=1e-30)
         rounding = rounding_of(model, factors, 2 * largest, u)
         front = slice(0, reading.num_before)
         inputs, step = rounding.inputs[front].sum(dim=0), rounding.step[front].sum(dim=0)

@@ -29,7 +29,7 @@ from statetrack.layers._delta import DeltaFamily
 from statetrack.layers.parts import merge_heads
 from statetrack.models import Tagger
 from statetrack.models.backbone import Block
-from statetrack.runs.folder import CONFIG, Run
+from statetrack.runs.folder import run_at
 from statetrack.runs.stored import StoredRun
 from statetrack.tasks import Task
 
@@ -113,10 +113,10 @@ class OneLayer:
         _, x = self.inputs()
         return found_factors(self.layer, x[None])
 
-    def scores(
+    def features(
         self, place: Int[Tensor, "n"], h: Float[Tensor, "n heads key value"], q: Tensor
-    ) -> Float[Tensor, "n classes"]:
-        """What the model says where its last token and its state are these."""
+    ) -> Float[Tensor, "n d_model"]:
+        """What the head gets where the last token and the layer's state are these."""
         x, given = (part[place][:, None] for part in self.inputs())
         y = torch.einsum("nhkv,nhk->nhv", h, q[place]) / math.sqrt(self.layer.head_dim)
         y = merge_heads(self.layer.norm(y[:, None]))
@@ -129,15 +129,13 @@ class OneLayer:
             x = x + change if self.block.residual else change
         if self.tagger.backbone.norm is not None:
             x = self.tagger.backbone.norm(x)
-        return self.tagger.scores(x)[:, 0]
+        return x[:, 0]
 
 
 def tagger_of(model: Model) -> Tagger:
     """The tagger itself, or that of a run or of its folder."""
     if isinstance(model, str | Path):
-        if not (Path(model) / CONFIG).is_file():
-            raise ValueError(f"{model} is not the folder of a run: it has no {CONFIG}")
-        model = Run(Path(model))
+        model = run_at(model)
     if isinstance(model, StoredRun):
         model = model.model()
     if not isinstance(model, Tagger):

@@ -82,6 +82,7 @@ def commands() -> tuple[Callable[..., int], ...]:
     """Every command; a new one is a function in a file beside this one, and a line here."""
     from statetrack.cli.archive import archive
     from statetrack.cli.audit import audit
+    from statetrack.cli.certify import certify, polish
     from statetrack.cli.exact import exact
     from statetrack.cli.extract import extract
     from statetrack.cli.lists import layers, tasks
@@ -104,6 +105,8 @@ def commands() -> tuple[Callable[..., int], ...]:
         audit,
         extract,
         exact,
+        polish,
+        certify,
         tasks,
         layers,
     )

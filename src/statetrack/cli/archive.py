@@ -15,12 +15,14 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
     """Add finished runs to an archive: their numbers as lines, the best of each cell in full.
 
     Runs in a folder EXPERIMENT-SCALE go to OUT/EXPERIMENT-SCALE/runs.jsonl. A line that is there is
-    never replaced: the same run twice is no mistake, one with other numbers is.
+    never replaced: the same run twice is no mistake, one with other numbers is. The exact.json of a
+    folder that `statetrack exact` wrote goes to OUT/exact, without its run.
 
     Parameters
     ----------
     runs
-        Run folders, or folders that hold some; runs that have not finished are left out.
+        Run folders, folders that `statetrack exact` wrote, or folders that hold some. Runs that
+        have not finished are left out.
     out
         The archive of all experiments.
     retest
@@ -29,20 +31,32 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
     from datetime import date
 
     from statetrack.analysis import read_audit
+    from statetrack.analysis.exact_file import exact_files, store_exact
     from statetrack.runs.archive import store
     from statetrack.runs.folder import run_folders
 
-    found = [run for path in runs for run in run_folders(path)]
+    today = date.today() if retest else None
+    exact = [file for path in runs for file in exact_files(path)]
+    apart = {file.parent.resolve() for file in exact}
+    found = [
+        run
+        for path in runs
+        for run in run_folders(path)
+        if run.folder.resolve().parent not in apart
+    ]
     finished = [run for run in found if run.finished]
-    if not finished:
+    if not finished and not exact:
         raise ValueError(f"no finished run is in {', '.join(map(str, runs)) or 'no folder'}")
     experiments: "dict[str, list[Run]]" = {}
     for run in finished:
         read_audit(run)  # refuses one that is broken
         experiments.setdefault(run.folder.resolve().parent.name, []).append(run)
     for name, members in experiments.items():
-        new = store(members, out / name, retest=date.today() if retest else None)
+        new = store(members, out / name, retest=today)
         print(f"{out / name}: {len(new)} runs added, {len(members) - len(new)} there already")
+    if exact:
+        added = sum(store_exact(file, out, retest=today) for file in exact)
+        print(f"{out / 'exact'}: {added} added, {len(exact) - added} there already")
     if len(finished) < len(found):
         print(f"Left out: {len(found) - len(finished)} that have not finished")
     return 0

@@ -7,6 +7,7 @@ from statetrack.cli import show
 
 if TYPE_CHECKING:
     from statetrack.compiler import CompiledRNN
+    from statetrack.runs import Run
 
 __all__ = ["exact"]
 
@@ -16,6 +17,7 @@ SEQUENCES = 64
 
 
 def exact(
+    run: Path | None = None,
     *,
     task: str = "parity_dense",
     steps: int = 500,
@@ -31,10 +33,14 @@ def exact(
 
     The trained model is right for a while, the compiled network after words of any length. It takes
     a minute on two CPU cores. The machine is written to OUT/machine.json, the network to
-    OUT/network, the run to a folder in OUT.
+    OUT/network, the run to a folder in OUT, and what was found to OUT/exact.json, which `statetrack
+    archive` and `statetrack report` take.
 
     Parameters
     ----------
+    run
+        The folder of a run that has been trained already; the options about training are then not
+        allowed.
     task
         What the examples show, see `statetrack tasks`: parity_dense, z3, s3_swaps, s5_swaps.
     steps
@@ -54,12 +60,79 @@ def exact(
     out
         The folder to write.
     """
-    from statetrack import compiler, tasks
+    from statetrack import compiler
     from statetrack.analysis import extract, horizon
+    from statetrack.analysis.exact_file import Right, exact_record, write_exact
+    from statetrack.runs.folder import run_at
+
+    training = (task, steps, width, heads, householders, longest, lr, seed)
+    out.mkdir(parents=True, exist_ok=True)
+    if run is None:
+        print(f"1. train on examples of {task} of up to {longest} letters", flush=True)
+        trained = _trained(out, *training)
+    elif training != DEFAULTS:
+        raise ValueError(f"options about training do not go with {run}, which is trained already")
+    else:
+        print(f"1. {run} is trained already", flush=True)
+        trained = run_at(run)
+    learns = trained.config.learns
+    print("2. extract the machine that it has learnt", flush=True)
+    found = extract(trained)
+    print(found)
+    right = horizon(trained.model(), learns, TRIED, sequences=SEQUENCES)
+    if found.machine is None:
+        rows = [Right(length, right[length], None) for length in TRIED]
+        kept = write_exact(exact_record(trained, found, None, rows), out)
+        print("there is no machine to compile: train longer, or with more heads or Householders")
+        print(f"Record: {kept}")
+        return 1
+    found.save(out / "machine.json")
+    print("3. compile it and prove the network", flush=True)
+    network = compiler.compile(found.machine)
+    network.save(out / "network")
+    proof = compiler.prove(network)
+    print(f"{network.plan.method}: {network.plan.cost}; {proof}")
+    rows = [Right(length, right[length], _right(network, length)) for length in TRIED]
+    kept = write_exact(exact_record(trained, found, (network, proof), rows), out)
+    broken = found.breaks
+    tried = f"agreed to {found.trusted_to} letters"
+    tried += "" if broken is None else f", wrong after {len(broken.word)}"
+    proved = "any length, proved" if proof.wrong is None else f"wrong after {len(proof.wrong)}"
+    show.table(
+        f"{learns.name}: random sequences without a mistake",
+        ["network", *(f"right at {length}" for length in TRIED), "every word tried"],
+        [
+            ["trained", *(show.number(row.trained, "{:.0%}") for row in rows), tried],
+            ["compiled", *(show.number(row.compiled, "{:.0%}") for row in rows), proved],
+        ],
+    )
+    print(f"Machine: {out / 'machine.json'}\nNetwork: {out / 'network'}/\nRun: {trained.folder}/")
+    print(f"Record: {kept}")
+    return 0 if proof.wrong is None else 1
+
+
+DEFAULTS = ("parity_dense", 500, 32, 2, 1, 16, 5e-3, 0)
+"""Of the options about training."""
+
+
+def _trained(
+    out: Path,
+    task: str,
+    steps: int,
+    width: int,
+    heads: int,
+    householders: int,
+    longest: int,
+    lr: float,
+    seed: int,
+) -> "Run":
+    """One layer of the delta rule, trained on examples."""
+    from statetrack import tasks
     from statetrack.models import BackboneConfig, TaggerConfig
     from statetrack.models.config import Mixer
     from statetrack.sweep.progress import Progress
-    from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig, run
+    from statetrack.training import EvaluationConfig, OptimizerConfig, RunConfig
+    from statetrack.training import run as train
 
     learns = tasks.get(task)
     options = {"num_heads": heads, "conv_size": 0, "num_householders": householders}
@@ -82,42 +155,9 @@ def exact(
         seed=seed,
         data_seed=seed,
     )
-    out.mkdir(parents=True, exist_ok=True)
-    print(f"1. train on examples of {task} of up to {longest} letters", flush=True)
     with Progress() as progress:
         progress.begin([config], out)
-        trained = run(config, out, watcher=progress)
-    print("2. extract the machine that it has learnt", flush=True)
-    found = extract(trained)
-    print(found)
-    if found.machine is None:
-        print("there is no machine to compile: train longer, or with more heads or Householders")
-        return 1
-    found.save(out / "machine.json")
-    print("3. compile it and prove the network", flush=True)
-    network = compiler.compile(found.machine)
-    network.save(out / "network")
-    proof = compiler.prove(network)
-    print(f"{network.plan.method}: {network.plan.cost}; {proof}")
-    right = horizon(trained.model(), learns, TRIED, sequences=SEQUENCES)
-    broken = found.breaks
-    rows = [
-        [
-            "trained",
-            *(show.number(right[length], "{:.0%}") for length in TRIED),
-            f"agreed to {found.trusted_to} letters"
-            + ("" if broken is None else f", wrong after {len(broken.word)}"),
-        ],
-        [
-            "compiled",
-            *(show.number(_right(network, length), "{:.0%}") for length in TRIED),
-            "any length, proved" if proof.wrong is None else f"wrong after {len(proof.wrong)}",
-        ],
-    ]
-    head = ["network", *(f"right at {length}" for length in TRIED), "every word tried"]
-    show.table(f"{task}: random sequences without a mistake", head, rows)
-    print(f"Machine: {out / 'machine.json'}\nNetwork: {out / 'network'}/\nRun: {trained.folder}/")
-    return 0 if proof.wrong is None else 1
+        return train(config, out, watcher=progress)
 
 
 def _right(network: "CompiledRNN", length: int) -> float:

@@ -1,20 +1,17 @@
 """The machine that a trained run has learnt."""
 
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statetrack.cli.options import choose_device
+from statetrack.cli.show import LiveLine
 
 if TYPE_CHECKING:
     from statetrack.automata import Machine
 
 __all__ = ["extract"]
-
-LINE_S = 10.0
-"""Where there is no terminal: the least time between two lines about one length."""
 
 
 def extract(
@@ -65,7 +62,7 @@ def extract(
     target = None if against is None else _machine(against)
     found = None
     stopped = False
-    progress = _Progress()
+    progress = LiveLine()
     print(f"words of {lengths[0]} to {lengths[-1]} letters, at most {seconds:g} s", flush=True)
     try:
         for found in extractions(
@@ -95,26 +92,6 @@ def extract(
     if stopped:
         return 130
     return 0 if found.machine is not None else 1
-
-
-class _Progress:
-    """Tells standard error: one line that changes on a terminal, now and then a line elsewhere."""
-
-    def __init__(self) -> None:
-        self.terminal = sys.stderr.isatty()
-        self.told = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        if self.terminal:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self.told > LINE_S:
-            self.told = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Makes room for a line of the result."""
-        if self.terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _machine(text: str) -> "Machine":

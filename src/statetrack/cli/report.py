@@ -33,13 +33,14 @@ def report(
         --out`; it gets a summary.json.
     """
     from statetrack.experiments.summary import plans, plans_for
-    from statetrack.report import read_remarks, read_runs, write_book, write_report
+    from statetrack.report import read_exact, read_remarks, read_runs, write_book, write_report
 
     if markdown is not None and len(runs) != 1:
         raise ValueError(f"--markdown is about one folder of results, not {len(runs)}")
     found = read_runs(runs)
     planned = plans_for(runs, found)
-    page = write_report(found, out, plans=planned, remarks=read_remarks(runs), plots=plots)
+    remarks, exact = read_remarks(runs), read_exact(runs)
+    page = write_report(found, out, plans=planned, remarks=remarks, exact=exact, plots=plots)
     print(f"Report: {page}")
     if markdown is not None:
         page, summary, *others = write_book(plans(runs[0]), found, runs[0], markdown)

@@ -1,9 +1,13 @@
 """How results are printed: tables, numbers, pictures made of characters."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
-__all__ = ["number", "picture", "table"]
+__all__ = ["LiveLine", "number", "picture", "table"]
+
+LINE_S = 10.0
+"""Where there is no terminal: the least time between two lines of progress."""
 
 
 def number(value: float | None, form: str = "{:z.3f}") -> str:
@@ -34,3 +38,23 @@ def picture(curve: Mapping[int, float], *, longest: int | None = None, width: in
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     for line in bars(curve, longest=longest, unicode=unicode, width=width):
         print(f"  |{line}|")
+
+
+class LiveLine:
+    """Tells standard error: one line that changes on a terminal, now and then a line elsewhere."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.told = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if self.terminal:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - self.told > LINE_S:
+            self.told = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Makes room for a line of the result."""
+        if self.terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -226,12 +226,16 @@ class CompiledRNN(nn.Module):
         contexts = tokens.long()
         states = []
         for index, stage in enumerate(self._stages()):
-            held = stage.start(len(tokens)) if state is None else state[index]
-            following = torch.empty_like(contexts)
-            for piece in _pieces(contexts.shape[1], stage.slice_length(len(tokens))):
-                _, labels, held = stage(contexts[:, piece], held)
-                following[:, piece] = stage.after[contexts[:, piece], labels]
-            contexts = following
+            held = stage.start(tokens.shape[0]) if state is None else state[index]
+            if torch.compiler.is_compiling():  # lengths are not known: no loop over pieces
+                _, labels, held = stage(contexts, held)
+                contexts = stage.after[contexts, labels]
+            else:
+                following = torch.empty_like(contexts)
+                for piece in _pieces(contexts.shape[1], stage.slice_length(len(tokens))):
+                    _, labels, held = stage(contexts[:, piece], held)
+                    following[:, piece] = stage.after[contexts[:, piece], labels]
+                contexts = following
             assert held is not None
             states.append(held)
         return contexts, tuple(states)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.analysis.audit_file import NEAR_MINUS_ONE, LayerSpectrum, RunAudit, read_audit
+from statetrack.analysis.exact_file import exact_files
 from statetrack.experiments.plan import Plan
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.report.cells import Cell, all_cells, summary_rows
 from statetrack.report.entries import MADE_IN
+from statetrack.report.exact import ExactRow, exact_rows
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture
 from statetrack.report.language import Asked, differences, families, read_study
 from statetrack.report.language_figures import examples_picture, heads_picture, position_picture
@@ -50,6 +52,8 @@ __all__ = ["Book", "make_book", "remarks_in"]
 
 STORIES, REMARKS = "stories.md", "remarks.json"
 STATES = Path("states") / "states.json"
+EXACT, ANCHOR = "exact", "from-examples-to-exact-networks"
+EXACT_SUMMARY = "train on examples, get a network that is exact for ever"
 SHOWN_HEADS = 8
 SHOWN_STATES = 24
 
@@ -111,7 +115,8 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     site = _Site(root, page, f"images/{page.stem}")
     tables = all_cells(plans, runs)
     names = list(dict.fromkeys(plan.experiment for plan in plans))
-    stories = _stories(root / STORIES, [*names, "states", LANGUAGE])
+    stories = _stories(root / STORIES, [*names, "states", LANGUAGE, EXACT])
+    exact = exact_rows(exact_files(root))
     remarks = remarks_in(root)
     known = [cell.key for table in tables.values() for cell in table]
     _refuse_strangers(root / REMARKS, remarks, known)
@@ -137,6 +142,10 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     )
     sections += [f"\n## {LANGUAGE}\n", stories.get(LANGUAGE, ""), ""]
     sections += [*language_tables(study, site.link), *probe_tables(study, site.link)]
+    if exact:
+        proved = sum(row.record.exact for row in exact)
+        lines.append(f"| [{EXACT}](#{ANCHOR}) | {EXACT_SUMMARY} | {proved} of {len(exact)} |")
+        sections += _exact_section(stories.get(EXACT, ""), exact, site)
     shown = page.name if page.is_absolute() else page.as_posix()
     command = f"statetrack report {root.name} --markdown {shown}"
     header = HEADER.format(
@@ -529,3 +538,17 @@ def _states_section(story: str, site: _Site, pictures: dict[str, Picture]) -> li
         return lines
     pictures[picture.name] = picture
     return [*lines, "", site.image(picture.name, picture)]
+
+
+# -- exact networks -------------------------------------------------------------------------------
+
+
+def _exact_section(story: str, rows: Sequence[ExactRow], site: _Site) -> list[str]:
+    """Runs whose machine was extracted and compiled; every states number is a link to its file."""
+    heads = list(rows[0].cells)
+    lines = ["\n## From examples to exact networks\n", story or f"{EXACT_SUMMARY}.", ""]
+    lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+        cells = row.cells | {"states": site.link(row.cells["states"], row.place)}
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells.values()) + " |")
+    return lines

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from statetrack.analysis import read_audit
+from statetrack.analysis.exact_file import exact_files
 from statetrack.experiments.plan import Plan
 from statetrack.report import figures
 from statetrack.report.book import make_book, remarks_in
+from statetrack.report.exact import ExactRow, exact_rows
 from statetrack.report.page import build, pictures, render
 from statetrack.runs import Run, StoredRun
 from statetrack.runs.archive import archived_runs
@@ -18,7 +20,7 @@ from statetrack.runs.stored import Place
 from statetrack.runs.verify import damaged_numbers, damaged_weights
 from statetrack.runs.warn import warn
 
-__all__ = ["read_remarks", "read_runs", "write_book", "write_report"]
+__all__ = ["read_exact", "read_remarks", "read_runs", "write_book", "write_report"]
 
 SUMMARY = "summary.json"
 
@@ -54,6 +56,11 @@ def read_remarks(paths: Iterable[Path | str]) -> dict[str, str]:
     for path in paths:
         found |= remarks_in(Path(path))
     return found
+
+
+def read_exact(paths: Iterable[Path | str]) -> list[ExactRow]:
+    """What `statetrack exact` found in `paths` and below, each run once."""
+    return exact_rows(file for path in paths for file in exact_files(path))
 
 
 def _resolved(run: StoredRun) -> Place:
@@ -95,16 +102,18 @@ def write_report(
     *,
     plans: Sequence[Plan] = (),
     remarks: Mapping[str, str] | None = None,
+    exact: Sequence[ExactRow] = (),
     plots: bool = False,
 ) -> Path:
     """Writes the page to `out`; with `plots`, PNG and SVG files to the folder `<out>_plots` too.
 
-    What `plans` list and was not run is on the page as empty cells; `remarks` as in `build`.
+    What `plans` list and was not run is on the page as empty cells; `remarks` and `exact` as in
+    `build`.
     """
     out = Path(out)
     if out.is_dir():
         raise ValueError(f"{out} is a folder; give the name of a file, as in {out / 'report.html'}")
-    report = build(runs, plans, remarks=remarks)
+    report = build(runs, plans, remarks=remarks, exact=exact)
     page = render(report, base=out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode())

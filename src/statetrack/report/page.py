@@ -18,6 +18,7 @@ from statetrack._extras import needs
 from statetrack.experiments.plan import Plan
 from statetrack.report import looks
 from statetrack.report.entries import MADE_IN, Entry, entries
+from statetrack.report.exact import ExactRow
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture
 from statetrack.report.spectra import Spectrum, spectrum
 from statetrack.report.tables import (
@@ -124,6 +125,7 @@ class Report:
         blocks: what is drawn.
         absent: runs that did not finish or have no number.
         others: runs of kinds that have no table.
+        exact: runs whose machine was extracted, and compiled.
         runs, finished: how many there are.
     """
 
@@ -132,6 +134,7 @@ class Report:
     blocks: tuple[Block, ...]
     absent: tuple[Absent, ...]
     others: tuple[OtherRun, ...]
+    exact: tuple[ExactRow, ...]
     runs: int
     finished: int
 
@@ -178,11 +181,12 @@ def build(
     plans: Sequence[Plan] = (),
     *,
     remarks: Mapping[str, str] | None = None,
+    exact: Sequence[ExactRow] = (),
 ) -> Report:
     """All tables of the page from the records of `runs`.
 
     Cells of `plans` that have no run are on it too, with the command that fills them. `remarks` are
-    sentences about cells, by `Cell.key`.
+    sentences about cells, by `Cell.key`; `exact` are the rows of the table of exact networks.
     """
     if not runs:
         raise ValueError(
@@ -201,6 +205,7 @@ def build(
         blocks=tuple(_blocks(found)),
         absent=tuple(lacking.values()),
         others=others,
+        exact=tuple(exact),
         runs=len(members) + len(others),
         finished=sum(run.finished for run in [*members.values(), *(one.run for one in others)]),
     )

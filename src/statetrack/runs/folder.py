@@ -29,7 +29,7 @@ from statetrack.runs.records import Record, read_records
 from statetrack.runs.stored import Place, StoredRun
 from statetrack.runs.tensors import load_tensors
 
-__all__ = ["Run", "run_folders"]
+__all__ = ["Run", "run_at", "run_folders"]
 
 CHECKPOINTS = "checkpoints"
 CONFIG, INFO, RECORDS = "config.json", "run.json", "records.jsonl"
@@ -132,6 +132,13 @@ class Run(StoredRun):
             return load_tensors(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def run_at(folder: Path | str) -> Run:
+    """The run in a folder; a `ValueError` if it is none."""
+    if not (Path(folder) / CONFIG).is_file():
+        raise ValueError(f"{folder} is not the folder of a run: it has no {CONFIG}")
+    return Run(Path(folder))
 
 
 def run_folders(root: Path | str) -> list[Run]:

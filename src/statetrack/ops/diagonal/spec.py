@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
 def _empty(inputs: Inputs, in_a_row: int | torch.SymInt = 1) -> tuple[Tensor, ...]:
     """The states [batch, time, *dim] and the last of each sequence; all have one dtype."""
     x = inputs.inputs
-    return x.new_empty(x.shape), x.new_empty(len(x) * in_a_row, *x.shape[2:])
+    return x.new_empty(x.shape), x.new_empty(x.shape[0] * in_a_row, *x.shape[2:])
 
 
 def initial(inputs: Inputs) -> Tensor:
