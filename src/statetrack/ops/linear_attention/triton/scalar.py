@@ -583,12 +583,12 @@ def _gates_precision(precision: str) -> str:
 
 def _states_tile(key: int, value: int) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): the part of a state that one program carries through time."""
-    return _block(key, 64), _block(value, 128), 4, 2
+    return _block(key, 64), _block(value, 128), 4, 3
 
 
 def _outputs_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys at a time, value columns."""
-    return _block(key, 32 if precision == "tf32x3" else 64), _block(value, 128), 4, 2
+    return _block(key, 32 if precision == "tf32x3" else 64), _block(value, 128), 4, 3
 
 
 def _gradients_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
