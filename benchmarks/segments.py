@@ -30,15 +30,12 @@ BF16 = torch.bfloat16
 MULTIPROCESSORS = 132
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TILES = [  # keys, values, warps and stages of the kernels for one gate per head
-    ("_outputs_tile", (64, 128, 8, 2)),
-    ("_outputs_tile", (64, 64, 4, 2)),
-    ("_outputs_tile", (64, 128, 4, 3)),
-    ("_states_tile", (64, 64, 4, 3)),
-    ("_states_tile", (64, 128, 8, 2)),
-    ("_states_tile", (64, 128, 4, 3)),
+    ("_outputs_tile", (64, 128, 4, 2)),
+    ("_states_tile", (64, 128, 4, 2)),
+    ("_states_tile", (64, 128, 4, 4)),
     ("_gradients_tile", (64, 64, 4, 2)),
-    ("_gradients_tile", (64, 128, 8, 1)),
-    ("_gradients_tile", (32, 64, 8, 2)),
+    ("_gradients_tile", (128, 64, 8, 2)),
+    ("_gradients_tile", (128, 128, 4, 1)),
 ]
 
 
@@ -270,6 +267,20 @@ def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
                         table.time(work, f"{name}{tile}", attention, x, repeats)
 
 
+def quick_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
+    """One gate per head: checked in both precisions, and timed once at each size."""
+    from statetrack.ops.linear_attention.triton import scalar
+
+    for dtype, tolerance in ((BF16, 1e-2), (torch.float32, 5e-5)):
+        for size in ((1, 4096, 2, 128, 128), (4, 300, 2, 64, 65), (2, 300, 2, 256, 64)):
+            x = attention_inputs(*size, "head", dtype)
+            name = "linear_attention B{} T{} H{} K{} V{}".format(*size) + f", {dtype}"
+            table.check(name, errors(attention, x, scalar), tolerance)
+    for size in sizes:
+        work = "linear_attention B{} T{} H{} K{} V{} bf16, gate per head".format(*size)
+        table.time(work, "ours", attention, attention_inputs(*size, "head"), repeats)
+
+
 def short_rows(table: Table, repeats: int) -> None:
     from statetrack.ops.linear_attention.triton import choose
 
@@ -301,7 +312,9 @@ def peer_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="selective, linear_attention, short or peers")
+    parser.add_argument(
+        "--only", default="", help="selective, linear_attention, quick, short or peers"
+    )
     parser.add_argument("--peers", type=Path, help="folder that holds the package fla")
     parser.add_argument("--repeats", type=int, default=10)
     today = datetime.date.today().isoformat()
@@ -317,6 +330,8 @@ def main() -> None:
     sizes = [(1, 65536, 16, 128, 128), (8, 4096, 32, 128, 64), (8, 4096, 16, 128, 128)]
     if args.only in "linear_attention":
         attention_rows(table, sizes, args.repeats)
+    if args.only == "quick":
+        quick_rows(table, sizes, args.repeats)
     if args.only in "short":
         short_rows(table, args.repeats)
     if args.only in "peers" and args.peers is not None:

@@ -18,7 +18,7 @@ from tests.helpers import relative_error
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # sums over 20,001 tokens
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
 CUTS = [0, 9000, 9000, 9001, 9037, 20_001]
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["fp32", "bf16"])
 PACKED = pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
@@ -58,8 +58,11 @@ def expect_match(
         options["cu_seqlens"] = ops.Packing(torch.tensor([CUTS], device="cuda"), 10_964)
     with whole(*modules):
         expected = results(op, {name: x.double() for name, x in low.items()}, **options)
+        uncut = results(op, low, **options)
     for name, got in results(op, low, **options).items():
         allowed = 5e-5 if name == "state" else TOLERANCE[dtype]
+        # sums over so many tokens may be worse than that, but not for being cut
+        allowed = max(allowed, 2 * relative_error(uncut[name], expected[name]))
         assert relative_error(got, expected[name]) < allowed, name
 
 
@@ -135,11 +138,11 @@ def test_what_fills_the_gpu_is_not_cut() -> None:
     g = torch.Generator("cuda").manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
     inputs = {
-        "u": draw(8, 300, 1024),
-        "delta": draw(8, 300, 1024).abs(),
+        "u": draw(16, 300, 1024),
+        "delta": draw(16, 300, 1024).abs(),
         "A": -draw(1024, 16).abs(),
-        "B": draw(8, 300, 16),
-        "C": draw(8, 300, 16),
+        "B": draw(16, 300, 16),
+        "C": draw(16, 300, 16),
     }
     got = results("selective_scan", inputs)
     with whole(selective):

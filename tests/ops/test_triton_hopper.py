@@ -233,8 +233,10 @@ def test_attention_with_a_gate_per_head_fits_on_hopper(
     keys, values, warps, stages = scalar._gradients_tile(key, value, precision)
     tile = {"BK": keys, "BV": values, "PRECISION": precision}
     tile |= {"GATES": scalar._gates_precision(precision), "START": False, "END": False}
-    types = f"{x} {x} {x} {x} {x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
-    made += [for_hopper(scalar._gradients_kernel, types, warps, stages, **shape, **tile)]
+    types = f"{x} {x} {x} {x} {x} {x} {x} *fp32 *fp32 {x} {x} {cut} i32 i32 i32 i32"
+    for reverse in (False, True):
+        tile["REVERSE"] = reverse
+        made += [for_hopper(scalar._gradients_kernel, types, warps, stages, **shape, **tile)]
     assert all(shared <= SHARED_MEMORY for _, shared in made)
     assert dtype == "fp32" or all(stack == 0 for stack, _ in made)
 

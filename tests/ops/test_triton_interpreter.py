@@ -194,6 +194,32 @@ else:
             exact = {name: x.double() for name, x in low.items()}
             expect_match(case, low, "triton", exact=exact, tol=5e-6)
 
+    @pytest.mark.parametrize("gates", mostly_slow([1, 20], fast=[1]))
+    def test_linear_attention_in_blocks(gates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """More keys and values than one program takes, in every kernel of the form in chunks."""
+        from statetrack.ops.linear_attention.triton import chunked, scalar
+
+        use_chunks_of_16(monkeypatch)
+        for module in (chunked, scalar):
+            monkeypatch.setattr(module, "_states_tile", lambda key, value: (16, 16, 1, 1))
+        monkeypatch.setattr(scalar, "_outputs_tile", lambda *_: (16, 16, 1, 1))
+        monkeypatch.setattr(scalar, "_gradients_tile", lambda *_: (16, 16, 1, 1))
+        monkeypatch.setattr(chunked, "_outputs_tile", lambda *_: (16, 16, 1, 1))
+        monkeypatch.setattr(chunked, "_ends_tile", lambda *_: (16, 16, 1, 1))
+        monkeypatch.setattr(chunked, "_gates_tile", lambda *_: (16, {"num_warps": 1}))
+        g = torch.Generator().manual_seed(0)
+        made = {
+            "q": normal(g, 1, 20, 2, 20),
+            "k": normal(g, 1, 20, 2, 20),
+            "v": normal(g, 1, 20, 2, 18),
+            "decay": torch.tanh(normal(g, 1, 20, 2, gates)),
+            "initial_state": normal(g, 1, 2, 20, 18),
+        }
+        case = Case("linear_attention", lambda t, g: made, ("q", "k", "v", "decay"))
+        low = single(made)
+        exact = {name: x.double() for name, x in low.items()}
+        expect_match(case, low, "triton", exact=exact, tol=5e-6)
+
     @pytest.mark.parametrize(
         ("form", "label"),
         mostly_slow(

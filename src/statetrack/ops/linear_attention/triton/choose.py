@@ -54,7 +54,7 @@ def runs_in_chunks(k: Tensor, v: Tensor, decay: Tensor, dtype: torch.dtype, long
 
 def per_head(decay: Tensor) -> bool:
     """Whether all keys of a head share a gate."""
-    return decay.shape[-1] == 1
+    return bool(decay.shape[-1] == 1)
 
 
 def _forward(

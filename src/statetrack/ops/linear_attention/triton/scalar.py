@@ -7,8 +7,8 @@ product along i, prefix_i = a_1 ⋯ a_i and suffix_j = D_Cj,
     states     H_{n+1} = total H_n + (suffix ∘ K)ᵀ V; reversed: G from prefix ∘ Q and dy
     outputs    y = scale (S v + prefix ∘ (Q H_n)) with S = (Q Kᵀ) ∘ D;
                mirrored: dv = scale Sᵀ dy + suffix ∘ (K G_n)
-    gradients  with dS = scale (dy vᵀ) ∘ D: dq = dS K + scale prefix ∘ (dy H_nᵀ),
-               dk = dSᵀ Q + suffix ∘ (v G_nᵀ), and da
+    gradients  dk = scale ((dy vᵀ) ∘ D)ᵀ Q + suffix ∘ (v G_nᵀ);
+               then dq = scale (((dy vᵀ) ∘ D) K + prefix ∘ (dy H_nᵀ)) and da
 
 Only `states` goes along the sequence, in segments where that pays (_triton/segments.py). Nothing
 but the states is saved. The gradient of a gate is a sum over all pairs of tokens around it,
@@ -19,7 +19,7 @@ in which i may also be the end of the chunk and j its start, that is G_n and H_n
 Dᵀ W D, moved by one token. Nothing is divided by a gate. Precision as in chunked.py.
 """
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import torch
 import triton
@@ -276,15 +276,16 @@ def _outputs_kernel(
 @triton.jit
 @no_type_check
 def _gradients_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    dy_ptr,
+    x_ptr,
+    z_ptr,
+    w_ptr,
+    own_ptr,
     decay_ptr,
     states_ptr,
-    dstates_ptr,
-    dq_ptr,
-    dk_ptr,
+    others_ptr,
+    to_end_ptr,
+    through_ptr,
+    out_ptr,
     ddecay_ptr,
     offsets_ptr,
     T,
@@ -297,97 +298,95 @@ def _gradients_kernel(
     BK: tl.constexpr,
     BV: tl.constexpr,
     SCALE: tl.constexpr,
+    REVERSE: tl.constexpr,
     START: tl.constexpr,
     END: tl.constexpr,
     PRECISION: tl.constexpr,
     GATES: tl.constexpr,
 ):
-    """dq, dk and da of one chunk of one head. GATES: the precision of the product for da.
+    """dq and da, or in reverse dk, of a block of keys in one chunk of one head.
 
-    START, END: whether the state a sequence starts with and G at its end were given, or are zero.
+    As y is made of q, k, v and H, so is dq of x, z, w = dy, v, k and Hᵀ; own is q. As dv is made of
+    k, q, dy and G, so is dk of v, dy, q and Gᵀ; own is k. Reversed comes first: it leaves what each
+    token wrote to G, and how much of H came through to it, for da. Each block of keys has its part
+    of da. START, END: whether the state a sequence starts with and G at its end were given, or are
+    zero. GATES: the precision of the product for da.
     """
-    at_chunk = tl.program_id(0).to(tl.int64)
+    blocks: tl.constexpr = (K + BK - 1) // BK
+    at_chunk = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    keys = block * BK + tl.arange(0, BK)
     head = at_chunk // chunks
     chunk = (at_chunk % chunks).to(tl.int32)
     _, index, begin, end = piece_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
-    tokens = tl.arange(0, C)
-    t = tokens
+    t = tl.arange(0, C)
     end -= begin
-    met = tl.where((index == 0) & (not START), 0, K)  # keys of H that are not zero, and of G
-    after = tl.where((end <= C) & (not END), 0, K)
-    r, c = tokens[:, None], tokens[None, :]
+    r, c = t[:, None], t[None, :]
     row = (head // H * T + begin) * H + head % H  # of the first token
-    q_ptr += row * K
-    k_ptr += row * K
-    v_ptr += row * V
-    dy_ptr += row * V
+    x_ptr += row * V
+    z_ptr += row * V
+    w_ptr += row * K
+    own_ptr += row * K
     decay_ptr += row
     states_ptr += at_chunk * K * V
-    dstates_ptr += at_chunk * K * V
+    others_ptr += at_chunk * K * V
+    to_end_ptr += (at_chunk * blocks + block) * C
+    through_ptr += at_chunk * blocks + block
+    no_start = (index == 0) & (not START)
+    no_end = (end <= C) & (not END)
+    met = tl.where(no_end if REVERSE else no_start, 0, K)  # keys of the state that are not zero
 
-    pairs = tl.zeros([C, C], tl.float32)  # of dy_i and v_j
-    mirrored = tl.zeros([C, C], tl.float32)
+    pairs = tl.zeros([C, C], tl.float32)
+    out = tl.zeros([C, BK], tl.float32)
+    through = tl.zeros([BV], tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
-        v = _rows(v_ptr, t, end, H * V, values, V, 0.0)
-        dy = _rows(dy_ptr, t, end, H * V, values, V, 0.0)
-        pairs += _product(dy, tl.trans(v), PRECISION)
-        mirrored += _product(v, tl.trans(dy), PRECISION)
+        x = _rows(x_ptr, t, end, H * V, values, V, 0.0)
+        z = _rows(z_ptr, t, end, H * V, values, V, 0.0)
+        at = keys[None, :] * V + values[:, None]
+        inside = (values < V)[:, None] & (keys < met)[None, :]
+        state = tl.load(states_ptr + at, mask=inside, other=0.0)
+        pairs += _product(x, tl.trans(z), PRECISION)
+        out += _product(x, state, PRECISION)
+        if REVERSE:
+            both = tl.where(no_start, 0, met)
+            inside = (values < V)[:, None] & (keys < both)[None, :]
+            other = tl.load(others_ptr + at, mask=inside, other=0.0)
+            through += tl.sum(state.to(tl.float32) * other.to(tl.float32), 1)
     a = _gates(decay_ptr, t, end, H)
-    # gates after t to the end of the chunk, and from its start to before t
+    # the gates after t to the end of the chunk
     suffix = tl.cumprod(_gates(decay_ptr, t + 1, tl.minimum(end, C), H), 0, reverse=True)
-    prefix = tl.cumprod(a, 0)
-    dscores = tl.where(r >= c, SCALE * pairs * _between(a, C), 0.0)
-    dmirrored = tl.where(r <= c, SCALE * mirrored * _between_transposed(a, C), 0.0)
-    if PRECISION == "bf16":  # as which they are multiplied anyway: half the registers
-        dscores = dscores.to(tl.bfloat16)
-        dmirrored = dmirrored.to(tl.bfloat16)
-
-    scores = tl.zeros([C, C], tl.float32)  # of q_i and k_j
-    from_start = tl.zeros([C], tl.float32)  # what each token read of H, and of G what it wrote
-    to_end = tl.zeros([C], tl.float32)
-    through = tl.zeros([BV], tl.float32)
-    rows = (row + t[:, None].to(tl.int64) * H) * K
-    for block in range(0, K, BK):
-        keys = block + tl.arange(0, BK)
-        dquery = tl.zeros([C, BK], tl.float32)
-        dkey = tl.zeros([C, BK], tl.float32)
-        for first in range(0, V, BV):
-            values = first + tl.arange(0, BV)
-            v = _rows(v_ptr, t, end, H * V, values, V, 0.0)
-            dy = _rows(dy_ptr, t, end, H * V, values, V, 0.0)
-            at = keys[None, :] * V + values[:, None]
-            inside = (values < V)[:, None] & (keys < met)[None, :]
-            state = tl.load(states_ptr + at, mask=inside, other=0.0)
-            inside = (values < V)[:, None] & (keys < after)[None, :]
-            dstate = tl.load(dstates_ptr + at, mask=inside, other=0.0)
-            dquery += _product(dy, state, PRECISION)
-            dkey += _product(v, dstate, PRECISION)
-            through += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 1)
-        q = _rows(q_ptr, t, end, H * K, keys, K, 0.0)
-        k = _rows(k_ptr, t, end, H * K, keys, K, 0.0)
-        scores += _product(q, tl.trans(k), PRECISION)
-        from_start += SCALE * tl.sum(q.to(tl.float32) * dquery, 1)
-        to_end += tl.sum(k.to(tl.float32) * dkey, 1)
-        dquery = SCALE * prefix[:, None] * dquery + _product(dscores, k, PRECISION)
-        dkey = suffix[:, None] * dkey + _product(dmirrored, q, PRECISION)
-        inside = (t < end)[:, None] & (keys < K)[None, :]
-        tl.store(dq_ptr + rows + keys[None, :], dquery, mask=inside)
-        tl.store(dk_ptr + rows + keys[None, :], dkey, mask=inside)
-
-    # D_it as [t, i], and D_{t-1,j} for j < t as [t, j]
-    mirrored = _between_transposed(a, C)
-    before = _gates(decay_ptr, t - 1, end, H)
-    until = tl.where(r > c, tl.cumprod(tl.where(r - 1 > c, before[:, None], 1.0), 0), 0.0)
-    weights = tl.where(r > c, SCALE * scores * pairs, 0.0)
-    around = _product(mirrored, weights, GATES)
-    read = tl.sum(mirrored * from_start[None, :], 1) + suffix * tl.sum(through)
-    da = tl.sum((around + suffix[:, None] * to_end[None, :]) * until, 1)
-    da += tl.cumprod(before, 0) * read
-    tl.store(ddecay_ptr + row + t.to(tl.int64) * H, da, mask=t < end)
+    own = _rows(own_ptr, t, end, H * K, keys, K, 0.0)
+    w = _rows(w_ptr, t, end, H * K, keys, K, 0.0)
+    met_by_own = tl.sum(own.to(tl.float32) * out, 1)
+    rows = (row + r.to(tl.int64) * H) * K + keys[None, :]
+    inside = (r < end) & (keys < K)[None, :]
+    if REVERSE:
+        weights = tl.where(r <= c, pairs * _between_transposed(a, C), 0.0)
+        out = suffix[:, None] * out + SCALE * _product(weights, w, PRECISION)
+        tl.store(out_ptr + rows, out, mask=inside)
+        tl.store(to_end_ptr + t, met_by_own)
+        tl.store(through_ptr, tl.sum(through))
+    else:
+        weights = tl.where(r >= c, pairs * _between(a, C), 0.0)
+        out = tl.cumprod(a, 0)[:, None] * out + _product(weights, w, PRECISION)
+        tl.store(out_ptr + rows, SCALE * out, mask=inside)
+        # D_it as [t, i], and D_{t-1,j} for j < t as [t, j]
+        mirrored = _between_transposed(a, C)
+        before = _gates(decay_ptr, t - 1, end, H)
+        until = tl.where(r > c, tl.cumprod(tl.where(r - 1 > c, before[:, None], 1.0), 0), 0.0)
+        scores = _product(own, tl.trans(w), PRECISION)
+        weights = tl.where(r > c, SCALE * scores * pairs, 0.0)
+        around = _product(mirrored, weights, GATES)
+        to_end = tl.load(to_end_ptr + t)
+        read = SCALE * tl.sum(mirrored * met_by_own[None, :], 1) + suffix * tl.load(through_ptr)
+        da = tl.sum((around + suffix[:, None] * to_end[None, :]) * until, 1)
+        da += tl.cumprod(before, 0) * read
+        slab = block.to(tl.int64) * (tl.num_programs(0) // blocks // chunks // H) * T * H
+        tl.store(ddecay_ptr + slab + row + t.to(tl.int64) * H, da, mask=t < end)
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -543,37 +542,24 @@ def run_gradients(
 ) -> None:
     batch, heads, chunks, key, value = states.shape
     keys, values, warps, stages = _gradients_tile(key, value, precision)
-    launch(
-        _gradients_kernel,
-        (batch * heads * chunks,),
-        q,
-        k,
-        v,
-        dy,
-        decay,
-        states,
-        dstates,
-        dq,
-        dk,
-        ddecay,
-        offsets,
-        q.shape[1],
-        in_a_row(offsets),
-        heads,
-        chunks,
-        K=key,
-        V=value,
-        C=chunk,
-        BK=keys,
-        BV=values,
-        SCALE=scale,
-        START=start,
-        END=end,
-        PRECISION=precision,
-        GATES=_gates_precision(precision),
-        num_warps=warps,
-        num_stages=stages,
-    )
+    blocks = triton.cdiv(key, keys)
+    programs = batch * heads * chunks * blocks
+    slabs = ddecay
+    if blocks > 1:
+        slabs = ddecay.new_empty(blocks, *ddecay.shape, dtype=torch.float32)
+    to_end = states.new_empty(programs, chunk, dtype=torch.float32)
+    sums = (to_end, states.new_empty(programs, dtype=torch.float32))
+    sizes = (offsets, q.shape[1], in_a_row(offsets), heads, chunks)
+    options: dict[str, Any] = {"K": key, "V": value, "BK": keys, "BV": values}
+    options |= {"C": chunk, "SCALE": scale}
+    options |= {"START": start, "END": end, "PRECISION": precision}
+    options |= {"GATES": _gates_precision(precision), "num_warps": warps, "num_stages": stages}
+    given = (v, dy, q, k, decay, dstates, states, *sums, dk, slabs, *sizes)
+    launch(_gradients_kernel, (programs,), *given, REVERSE=True, **options)
+    given = (dy, v, k, q, decay, states, dstates, *sums, dq, slabs, *sizes)
+    launch(_gradients_kernel, (programs,), *given, REVERSE=False, **options)
+    if blocks > 1:
+        ddecay.copy_(slabs.sum(0))
 
 
 def _gates_precision(precision: str) -> str:
@@ -583,15 +569,14 @@ def _gates_precision(precision: str) -> str:
 
 def _states_tile(key: int, value: int) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): the part of a state that one program carries through time."""
-    return _block(key, 64), _block(value, 128), 4, 2
+    return _block(key, 64), _block(value, 128), 4, 3
 
 
 def _outputs_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys at a time, value columns."""
-    return _block(key, 32 if precision == "tf32x3" else 64), _block(value, 128), 4, 2
+    return _block(key, 32 if precision == "tf32x3" else 64), _block(value, 128), 4, 3
 
 
 def _gradients_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
-    """(BK, BV, warps, stages): keys and value columns at a time."""
-    most = 32 if precision == "tf32x3" else 64
-    return _block(key, most), _block(value, most), 8, 2
+    """(BK, BV, warps, stages): keys, and value columns at a time."""
+    return _block(key, 128), _block(value, 32 if precision == "tf32x3" else 64), 4, 2
