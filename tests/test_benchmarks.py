@@ -140,12 +140,10 @@ def test_compiled_blocks_keep_less_than_by_default() -> None:
         command = [sys.executable, str(FILE.parent / "kept.py"), "--only", "GLA", *options]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        first, *lines = done.stdout.splitlines()
-        found = {what: float(mib) for mib, _, what in (line.split() for line in lines)}
-        assert f": {sum(found.values()):.0f}"[:5] in first
-        return found
+        _, *lines = done.stdout.splitlines()
+        return {what: float(mib) for mib, _, what in (line.split() for line in lines)}
 
     plain, ours = counted("--plain"), counted()
-    assert ours["input"] == plain["input"] >= 128.0
+    assert ours["input"] == plain["input"] == 16 * 2048 * 1024 * 4 / 2**20
     assert ours["product"] == plain["product"]
     assert sum(ours.values()) < 0.8 * sum(plain.values())
