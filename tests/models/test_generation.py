@@ -138,7 +138,7 @@ def test_batch_of_prompts() -> None:
 class NoWaiting(TorchDispatchMode):
     """Refuses what would make a host wait for its GPU."""
 
-    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select")
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "multinomial")
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = function.overloadpacket.__name__
