@@ -84,7 +84,7 @@ def kept_by_block(
         asked["parameters"] = {
             node.name
             for node in joint.graph.nodes
-            if node.op == "placeholder" and node.meta["val"].shape[:1] != (batch,)
+            if node.op == "placeholder" and node.meta["val"].shape[:2] != (batch, length)
         }
         return min_cut_rematerialization_partition(joint, inputs, **options)
 

@@ -130,3 +130,20 @@ def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:
     assert [cell for group in groups for cell in group] == ours
     assert all(len(group) == 1 for group in groups if group[0].phase == "train")
     assert [len(group) for group in groups if group[0].phase == "decode"] == [5]
+
+
+@pytest.mark.slow
+def test_compiled_blocks_keep_less_than_by_default() -> None:
+    """Norms and activations are not kept; the input and the outputs of products are."""
+
+    def counted(*options: str) -> dict[str, float]:
+        command = [sys.executable, str(FILE.parent / "kept.py"), "--only", "GLA", *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        _, *lines = done.stdout.splitlines()
+        return {what: float(mib) for mib, _, what in (line.split() for line in lines)}
+
+    plain, ours = counted("--plain"), counted()
+    assert ours["input"] == plain["input"] == 16 * 2048 * 1024 * 4 / 2**20
+    assert ours["product"] == plain["product"]
+    assert sum(ours.values()) < 0.8 * sum(plain.values())

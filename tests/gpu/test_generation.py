@@ -31,7 +31,7 @@ def written(model, monkeypatch, *, eager: bool, count: int = 70, **options):  # 
 
 @pytest.mark.parametrize("name", list(SIZES))
 def test_captured_steps_are_eager_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(name, "DeltaNet", "Attention").double().cuda()
+    model = build(name, "DeltaNet", "Attention").float().cuda()
     expected, none = written(model, monkeypatch, eager=True)
     found, captured = written(model, monkeypatch, eager=False)
     assert not none and len(captured) == 1 and captured[0] is not None

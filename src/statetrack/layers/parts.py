@@ -1,7 +1,5 @@
 """Parts that layers are built from: norms, the short convolution, projections, heads."""
 
-from functools import cache
-from importlib.util import find_spec
 from typing import TypeGuard
 
 import torch
@@ -11,6 +9,7 @@ from torch.nn import init
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers.placement import device_in_use
+from statetrack.ops._triton import available
 from statetrack.ops.convolution import Activation
 
 __all__ = [
@@ -198,13 +197,8 @@ def in_kernels(x: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and torch._C._functorch.peek_interpreter_stack() is None
         and x.dtype != torch.float64
-        and _has_triton()
+        and available()
     )
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def wide_projection(

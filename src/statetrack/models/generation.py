@@ -125,8 +125,10 @@ def stream(
     scores, state = _prefill(model, tokens, mask)
     column, place = rules.pick(scores, before)
     yield column
-    over = bool(stop) and bool(place.stopped.all())
-    write, done = _Writer(model, rules, state, place, tokens.shape[1], max_new_tokens), 1
+    if max_new_tokens == 1 or (stop and bool(place.stopped.all())):
+        return
+    write = _Writer(model, rules, state, place, tokens.shape[1], max_new_tokens)
+    done, over = 1, False
     while done < max_new_tokens and not over:
         columns, ended = write()
         flags = ended.tolist() if stop else [False] * len(columns)  # the only wait in it
@@ -278,12 +280,19 @@ class _Writer:
         columns, ended = [], []
         with _evaluating(self.model):
             for _ in range(count):
-                read = (place.token[:, None], state)
-                scores, state = functional_call(self.model, self.narrow, read)
-                column, place = self.rules.pick(scores[:, 0], place)
+                scores, state = self._step(place.token, state)
+                column, place = self.rules.pick(scores, place)
                 columns.append(column)
                 ended.append(place.stopped.all())
         return torch.stack(columns), torch.stack(ended), place, state
+
+    def _step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        if not self.narrow:
+            return self.model.step(tokens, state)
+        # A graph may outlive what autocast keeps for the length of its context.
+        with torch.autocast(tokens.device.type, cache_enabled=False):
+            scores, state = functional_call(self.model, self.narrow, (tokens[:, None], state))
+        return scores[:, 0], state
 
     def _capture(self) -> None:
         """Records a burst on memory of its own; does nothing where the state would grow."""

@@ -5,13 +5,13 @@ gradients of a chunk's scores are known as soon as the scores are: the forward p
 and no score is computed twice.
 """
 
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from statetrack._typing import Float, Int
+from statetrack.ops._triton import available
 
 __all__ = ["CHUNK", "linear_cross_entropy"]
 
@@ -69,7 +69,7 @@ def _judged(
 ) -> _Judged:
     """The losses of some tokens and the gradient of share · Σ (-log p + z_loss · (log Z)²)."""
     narrow = scores.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    if scores.is_cuda and narrow and find_spec("triton") is not None:
+    if scores.is_cuda and narrow and available():
         from statetrack.ops._triton.scores import cross_entropy_in_place
 
         losses, log_z = cross_entropy_in_place(scores, targets, share, z_loss, gradient=gradient)

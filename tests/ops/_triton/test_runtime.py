@@ -13,3 +13,14 @@ def test_an_untested_triton_is_refused_when_used(monkeypatch: pytest.MonkeyPatch
         runtime.check_version()
     monkeypatch.undo()
     runtime.check_version()
+
+
+def test_an_untested_triton_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where plain tensor code does the same, an old Triton is left alone."""
+    from statetrack.ops._triton import available, runtime
+
+    assert available.__wrapped__()
+    monkeypatch.setattr(runtime.triton, "__version__", "3.2.0")
+    assert not available.__wrapped__()
+    monkeypatch.setattr("statetrack.ops._triton.find_spec", lambda name: None)
+    assert not available.__wrapped__()

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack._typing import Float
-from statetrack.ops._triton.runtime import check_version, on_device_of, power_of_two
+from statetrack.ops._triton.runtime import on_device_of, power_of_two
 
 __all__ = ["FEW_OUTPUTS", "FEW_ROWS", "few_outputs", "gated_by_silu"]
 
@@ -48,7 +48,6 @@ def few_outputs(
     sigmoid: bool = False,
 ) -> Float[Tensor, "*rows outputs"]:
     """x Wᵀ rounded to the dtype of x, or its sigmoid, in float32."""
-    check_version()
     outputs, features = weight.shape
     y = x.new_empty(*x.shape[:-1], outputs, dtype=torch.float32)
     if y.numel():
@@ -76,7 +75,6 @@ def _gated_by_silu_kernel(x_ptr, y_ptr, F, BLOCK: tl.constexpr):
 
 def gated_by_silu(x: Float[Tensor, "*rows two_features"]) -> Float[Tensor, "*rows features"]:
     """SiLU of the first half of each row times the second half."""
-    check_version()
     features = x.shape[-1] // 2
     y = x.new_empty(*x.shape[:-1], features)
     if y.numel():

@@ -13,6 +13,7 @@ __all__ = [
     "by_token",
     "check_version",
     "contiguous",
+    "is_trusted",
     "on_device_of",
     "power_of_two",
     "triton_dtype",
@@ -25,9 +26,14 @@ OLDEST_TESTED = (3, 6)
 _DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
+def is_trusted() -> bool:
+    """Whether this Triton has been seen to compile the kernels correctly."""
+    return tuple(int(part) for part in triton.__version__.split(".")[:2]) >= OLDEST_TESTED
+
+
 def check_version() -> None:
     """Raises if this Triton has not been seen to compile the kernels correctly."""
-    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST_TESTED:
+    if not is_trusted():
         oldest = ".".join(map(str, OLDEST_TESTED))
         raise RuntimeError(
             f"Triton {triton.__version__} is installed, but the kernels are only known to compile"

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statetrack._typing import Float, Int
-from statetrack.ops._triton.runtime import check_version, on_device_of, power_of_two
+from statetrack.ops._triton.runtime import on_device_of, power_of_two
 
 __all__ = ["cross_entropy_in_place"]
 
@@ -68,7 +68,6 @@ def cross_entropy_in_place(
     It is that of share · Σ (-log p(target) + z_loss · (log Z)²). A target that is no class has the
     loss NaN.
     """
-    check_version()
     assert scores.is_contiguous()
     losses = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
     log_z = torch.empty_like(losses)
