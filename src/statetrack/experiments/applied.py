@@ -26,7 +26,7 @@ RATE = 1e-3
 TIMES = 16
 LONGER = 2
 """At the paper's scale a run has so many times the steps, and the rate stays up until the last
-tenth of them: a small model was right further after more steps at the full rate (the log has it)."""
+tenth of them: one small model was right further after that (docs/measurements/log.md)."""
 USUALLY = ScheduleConfig(warmup=0.1, final=0.01)
 STAYING = ScheduleConfig(shape="wsd", warmup=0.05, final=0.01, cooldown=0.1)
 EVALUATIONS = 4
