@@ -28,6 +28,13 @@ def test_a_cell_has_its_seeds_and_long_tests(task: str) -> None:
     }
 
 
+def test_the_paper_scale_is_longer_and_its_rate_stays_up() -> None:
+    (quick, *_), (paper, *_) = (cell(s, "boxes", "DeltaNet", SIGNED) for s in ("quick", "paper"))
+    assert paper.steps == 2 * quick.steps and paper.evaluation.every == paper.steps // 4
+    assert paper.schedule.factor(paper.steps * 8 // 10, paper.steps) == 1.0
+    assert quick.schedule.factor(quick.steps * 8 // 10, quick.steps) < 0.2
+
+
 def test_ranges_differ_in_nothing_else() -> None:
     for task, model in (("cube", "DeltaProduct6"), ("boxes", "Mamba")):
         pairs = zip(*(cell("paper", task, model, r) for r in (SIGNED, POSITIVE)), strict=True)
