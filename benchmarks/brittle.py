@@ -20,8 +20,8 @@ from statetrack.compiler import compile
 from statetrack.models import Tagger
 from statetrack.tasks import Batch, Task
 
-MACHINES = ("s3_swaps", "a*b*", "cerny_4", "mod_arithmetic_3")
-NOISES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+MACHINES = ("s3_swaps", "a*b*", "cerny_4")
+NOISES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 RATES = (1e-6, 1e-5, 1e-4, 1e-3)
 STEPS = 100
 MADE_FOR, JUDGED = 256, 40
