@@ -10,7 +10,7 @@ letter, one that is 1, and for each level its labels and its contexts, each 0 or
 - **Contexts.** A pair of SwiGLU units for each (context, label) is the context times a step of the
   label's score from 0 to 1, with a flat top and a flat bottom, so that small errors do not travel
   on. It is flat up to e^(-3S/8): the steeper, the more exact, and the smaller the gradients of what
-  the layers before hold.
+  the layers before hold. In other contexts the gate is closed, too.
 - **Norms.** A large `norm_eps`, undone by the norm's weight, makes them almost linear.
 """
 
@@ -115,6 +115,16 @@ class _Labels:
             bias[m] = -1.0
         return weight, bias
 
+    def highest(self) -> float:
+        """No score is larger, whatever the rows hold; so a gate can be closed."""
+        ends = np.array([[self.shown(j, value) for j in range(self.size)] for value in (0.0, 1.0)])
+        found = [1.0]
+        for symbol in range(len(self.resets)):
+            weight, bias = self.scores(symbol)
+            most = np.maximum(weight * ends[0], weight * ends[1]).sum(axis=1) + bias
+            found.append(float(most.max()))
+        return max(found)
+
 
 class _Layout:
     """Where things are in the residual stream."""
@@ -207,6 +217,7 @@ def _steps(layout: _Layout, i: int, max_length: int) -> tuple[FloatArray, FloatA
     stage, level = layout.stages[i], layout.levels[i]
     width, one = 2 * max(layout.units), layout.one
     steep = 8 / 3 * math.log(16 * max_length * max(layout.units) / DRIFT)
+    beyond = level.highest()
     gate, up = np.zeros((width, layout.d_model)), np.zeros((width, layout.d_model))
     down = np.zeros((layout.d_model, width))
     labels = slice(layout.labels[i], layout.labels[i] + level.size)
@@ -217,7 +228,8 @@ def _steps(layout: _Layout, i: int, max_length: int) -> tuple[FloatArray, FloatA
         target = layout.contexts[i + 1] + (int(layout.classes[after]) if last else after)
         for row, shift in ((2 * unit, 1 / 8), (2 * unit + 1, -1 / 8)):
             gate[row, labels] = steep * weight[label]
-            gate[row, one] = steep * (bias[label] - 0.5 + shift)
+            gate[row, layout.contexts[i] + context] = steep * beyond
+            gate[row, one] = steep * (bias[label] - 0.5 - beyond + shift)
             up[row, layout.contexts[i] + context] = 1.0
             down[target, row] = math.copysign(4 / steep, shift)
     return np.concatenate([gate, up]), down
