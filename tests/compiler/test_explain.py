@@ -203,6 +203,13 @@ def test_s6_is_explained_on_six_points() -> None:
     assert found.best.way == "on 6 points"
 
 
+@pytest.mark.slow
+def test_a_long_row_of_letters_is_explained() -> None:
+    """It took more than a minute."""
+    found = explain(read("(a?){2000}"))
+    assert found.minimal.num_states == 2002 and "one layer, any matrices" in str(found)
+
+
 # -- corrections to the paper -------------------------------------------------------------------
 
 

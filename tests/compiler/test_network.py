@@ -427,6 +427,19 @@ def test_lowering_holds_no_square_for_each_micro_step() -> None:
     assert (network.run(word) == network.machine.run(word)).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("states", "megabytes"), [(220, 128), (674, 640)])
+def test_large_tries_compile_within_a_bound(states: int, megabytes: int) -> None:
+    """The first took 6.1 GB, the second did not finish; weights are 16 and 153 MB."""
+    tracemalloc.start()
+    network = compile(trie(states, 10), "one-layer")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < megabytes * 2**20
+    word = np.random.default_rng(0).integers(0, 10, 20)
+    assert (network.run(word) == network.machine.run(word)).all()
+
+
 def test_nothing_in_it_is_trained() -> None:
     network = compile(read("(a|b)*ab"), "cascade")
     assert not any(parameter.requires_grad for parameter in network.parameters())

@@ -9,8 +9,10 @@ from statetrack import tasks
 from statetrack.analysis.probes import every_word
 from statetrack.automata import Machine, read
 from statetrack.compiler import compile
+from statetrack.compiler.to_tagger import to_tagger
 from statetrack.models import Tagger, TaggerConfig
 from statetrack.tasks import LengthRange
+from tests.automata.cases import lively_word
 
 LENGTH = 1000
 NAMES = [
@@ -105,16 +107,50 @@ def test_noise_is_trained_away() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("a*b*", 3),  # resets alone
+        ("cerny_4", 3),  # permutations and resets
+        pytest.param("t_4", 3, marks=pytest.mark.slow),
+        pytest.param("mod_arithmetic_3", 3, marks=pytest.mark.slow),
+        pytest.param("(aab|bba)*", 1, marks=pytest.mark.slow),  # has a form with one layer
+    ],
+)
+def test_cascades_become_taggers_of_several_layers(name: str, layers: int) -> None:
+    machine = read(name)
+    tagger = compile(machine).to_tagger(LENGTH)
+    assert len(tagger.config.backbone.mixers) == layers
+    assert TaggerConfig.from_json(tagger.config.to_json()) == tagger.config
+    lively = lively_word(np.random.default_rng(0), machine, 8 * LENGTH).reshape(8, LENGTH)
+    for words in (lively, words_of(machine, LENGTH), every_word(machine.num_letters, 9, 2**12)):
+        scores, _ = tagger(torch.from_numpy(words))
+        assert scores.isfinite().all() and scores.abs().max() < 50
+        assert (scores.argmax(-1).numpy() == classes(machine, words)).all()
+    cross_entropy(
+        scores.flatten(0, 1), torch.from_numpy(classes(machine, words)).flatten()
+    ).backward()
+    for parameter in tagger.parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all()
+        assert parameter.grad.abs().max() > 0
+
+
+def test_a_cascade_that_is_wrong_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what a reset leaves were too little to be told from nothing."""
+    monkeypatch.setattr("statetrack.compiler.cascade_to_tagger.FADE", 1e-9)
+    with pytest.raises(ValueError, match=r"as a cascade: it is wrong after \d+ letters"):
+        to_tagger(read("cerny_4"), 100)
+
+
+@pytest.mark.parametrize(
     ("name", "max_length", "message"),
     [
-        ("mod_arithmetic", 256, "known one-layer form"),
-        ("cerny_4", 256, "train a tagger of several layers"),
+        ("cerny_8", 256, "no tagger is made of .* as a cascade: too large: weights of a tagger"),
         ("parity", 0, "max_length=0 must be at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, max_length: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compile(read(name)).to_tagger(max_length)
+        to_tagger(read(name), max_length)
 
 
 def test_a_machine_with_one_answer_is_refused() -> None:

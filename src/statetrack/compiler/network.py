@@ -325,7 +325,8 @@ class CompiledRNN(nn.Module):
         """An ordinary tagger that is right on words of up to `max_length` letters, and trains on.
 
         Its tokens and classes are those of `tasks.from_machine(network.machine)`. It has one layer
-        of Householders, whatever layers this network has. A machine without such a form is refused.
+        of Householders, whatever layers this network has; a machine without such a form becomes a
+        tagger with a layer and an MLP for each level of its cascade, which is far more brittle.
 
         >>> from statetrack.compiler import compile
         >>> tagger = compile(Machine.from_regex("(ab)*", "ab")).to_tagger(max_length=100)

@@ -1,5 +1,7 @@
 """Pass: a one-layer program -> an ordinary `Tagger`, with finite logits, that trains further.
 
+Machines without such a program become taggers of several layers in `cascade_to_tagger`.
+
 A `CompiledRNN` reads its labels with tables and an argmax, and its gates are saturated: nothing in
 it has a gradient. Here every number is one that training could have found.
 
@@ -15,7 +17,6 @@ it has a gradient. Here every number is one that training could have found.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,71 +24,34 @@ import torch
 
 from statetrack.automata import Machine, Project, Swap
 from statetrack.automata.limits import too_large
+from statetrack.compiler.cascade_to_tagger import cascade_to_tagger
 from statetrack.compiler.codes import ONE
 from statetrack.compiler.driver import chosen
 from statetrack.compiler.profile import Profile
 from statetrack.compiler.program import DeltaLayer, FloatArray, IntArray, Program, Write
+from statetrack.compiler.tagger_form import (
+    DRIFT,
+    LOWEST,
+    MARGIN,
+    MAX_PARAMETERS,
+    Factor,
+    Form,
+    tables,
+)
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
 __all__ = ["to_tagger"]
 
-MARGIN = 4.0
-"""By how much the right score is above the others, with exact β."""
-DRIFT = 1 / 64
-"""The share of what is stored that may fade within `max_length` letters."""
-LOWEST = -0.2
-"""The least value that is written; SiLU goes down to -0.278."""
-RESET_LOGIT = 12.0
-"""Softplus of it is what a reset takes off the logarithm of the gate."""
 LEAST_MARGIN = 0.02
 """A fit of the answers (0 and 1) whose margin is below is none."""
 MAX_LAYER_STATES = 2**13
-MAX_PARAMETERS = 2**24
-
-
-@dataclass(frozen=True)
-class _Factor:
-    """H' <- (I - β k kᵀ) H' + β k vᵀ with a unit vector k."""
-
-    k: FloatArray
-    v: FloatArray
-    beta: float
-
-
-@dataclass(frozen=True)
-class _Form:
-    """The recurrence of a one-layer program from zero: for each letter a gate and its factors.
-
-    `start` `[rows, columns]` is what has been taken off the program's states.
-    """
-
-    start: FloatArray
-    gates: tuple[float, ...]
-    factors: tuple[tuple[_Factor, ...], ...]
-
-    @property
-    def rows(self) -> int:
-        return len(self.start)
-
-    @property
-    def columns(self) -> int:
-        return self.start.shape[1]
-
-    @property
-    def householders(self) -> int:
-        return max(1, *map(len, self.factors))
-
-    def step(self, h: FloatArray, letter: int) -> FloatArray:
-        h = self.gates[letter] * h
-        for factor in self.factors[letter]:
-            h = h + factor.beta * np.outer(factor.k, factor.v - h.T @ factor.k)
-        return h
 
 
 def to_tagger(machine: Machine, max_length: int) -> Tagger:
     """A tagger for `tasks.from_machine(machine)` that is right on words of up to `max_length`.
 
-    It has one layer, DeltaNet or DeltaProduct, and weights in float32: `CompiledRNN.to_tagger`.
+    It has one layer, DeltaNet or DeltaProduct, where a form with one layer is known, else one for
+    each level of its cascade. Weights are float32: `CompiledRNN.to_tagger`.
 
     >>> from statetrack.automata import groups
     >>> tagger = to_tagger(groups.cyclic(3), 100)
@@ -100,30 +64,33 @@ def to_tagger(machine: Machine, max_length: int) -> Tagger:
     classes = np.unique(machine.outputs, return_inverse=True)[1].reshape(-1)
     if not classes.any():
         raise ValueError("the machine says the same after every word: there is nothing to tag")
-    refused = "no program"
+    refused = []
     for program in _programs(machine):
         try:
             return _tagger(_form(program), machine, classes, max_length)
         except ValueError as error:
-            refused = str(error)
-    raise ValueError(f"{machine!r} has a form with one layer, but not as a tagger: {refused}")
+            refused.append(f"with one layer: {error}")
+    try:
+        return cascade_to_tagger(machine, classes, max_length)
+    except ValueError as error:
+        refused.append(f"as a cascade: {error}")
+    raise ValueError(
+        f"no tagger is made of {machine!r}: {'; '.join(refused)}. Keep the compiled network as it "
+        "is, which has no gradient, or train a tagger on tasks.from_machine(machine)"
+    )
 
 
 def _programs(machine: Machine) -> list[Program]:
-    """Every known form with one layer of Householders, cheapest first."""
+    """Every known form with one layer of Householders, cheapest first; there may be none."""
     profile = Profile(machine)
     try:
         _, _, table = chosen(profile, "group" if profile.is_group else "one-layer", "latency")
-    except ValueError as error:
-        raise ValueError(
-            f"a tagger is made of machines with a known one-layer form, and {machine!r} has none "
-            f"({error}). Keep the compiled network as it is, which has no gradient, or train a "
-            "tagger of several layers on tasks.from_machine(machine)"
-        ) from None
+    except ValueError:
+        return []
     return [candidate.program for candidate in table if candidate.program is not None]
 
 
-def _form(program: Program) -> _Form:
+def _form(program: Program) -> Form:
     """The program's layer without its constant, in coordinates in which the start is zero."""
     (stage,) = program.stages
     layer = stage.layer
@@ -132,13 +99,13 @@ def _form(program: Program) -> _Form:
     rows, columns = len(layer.rows) - 1, len(layer.columns) - 1
     start = layer.initial_state()[:rows, :columns]
 
-    def written(row: int, value: FloatArray) -> _Factor:
-        return _Factor(np.eye(rows)[row], value - start[row], 1.0)
+    def written(row: int, value: FloatArray) -> Factor:
+        return Factor(np.eye(rows)[row], value - start[row], 1.0)
 
     gates, factors = [], []
     for symbol in layer.symbols:
         assert symbol.gate in (0.0, 1.0)
-        found: list[_Factor] = []
+        found: list[Factor] = []
         if symbol.gate == 0:  # what is not written is zero, which is -start here
             kept = {step.row for step in symbol.steps if isinstance(step, Write)}
             assert all(isinstance(step, Write) for step in symbol.steps)
@@ -147,7 +114,7 @@ def _form(program: Program) -> _Form:
         for step in symbol.steps:
             if isinstance(step, Swap):
                 k = (np.eye(rows)[step.i] - np.eye(rows)[step.j]) / math.sqrt(2)
-                found.append(_Factor(k, -start.T @ k, 2.0))
+                found.append(Factor(k, -start.T @ k, 2.0))
             elif isinstance(step, Project):
                 found.append(written(step.i, np.zeros(columns)))
             else:
@@ -158,11 +125,11 @@ def _form(program: Program) -> _Form:
         factors.append(tuple(found))
     lowest = min((float(f.v.min()) for letter in factors for f in letter), default=0.0)
     scale = min(1.0, LOWEST / lowest) if lowest < 0 else 1.0
-    scaled = tuple(tuple(_Factor(f.k, scale * f.v, f.beta) for f in found) for found in factors)
-    return _Form(scale * start, tuple(gates), scaled)
+    scaled = tuple(tuple(Factor(f.k, scale * f.v, f.beta) for f in found) for found in factors)
+    return Form(scale * start, tuple(gates), scaled)
 
 
-def _closure(form: _Form, machine: Machine) -> tuple[FloatArray, IntArray]:
+def _closure(form: Form, machine: Machine) -> tuple[FloatArray, IntArray]:
     """Every state of the layer `[states, rows, columns]`, and the machine's state beside it.
 
     The start counts only if a word leads back to it: nobody is asked before the first letter.
@@ -190,7 +157,7 @@ def _closure(form: _Form, machine: Machine) -> tuple[FloatArray, IntArray]:
     return np.array([h for h, _ in found]), np.array([state for _, state in found])
 
 
-def _queries(form: _Form, states: FloatArray, answers: IntArray) -> FloatArray:
+def _queries(form: Form, states: FloatArray, answers: IntArray) -> FloatArray:
     """Unit vectors `[heads, rows]`.
 
     Where a layer holds one of its rows at a time, each query asks for the rows of an answer; else
@@ -209,7 +176,7 @@ def _queries(form: _Form, states: FloatArray, answers: IntArray) -> FloatArray:
     return found
 
 
-def _tagger(form: _Form, machine: Machine, classes: IntArray, max_length: int) -> Tagger:
+def _tagger(form: Form, machine: Machine, classes: IntArray, max_length: int) -> Tagger:
     states, reached = _closure(form, machine)
     answers = classes[reached]
     queries = _queries(form, states, answers)
@@ -242,7 +209,8 @@ def _tagger(form: _Form, machine: Machine, classes: IntArray, max_length: int) -
         final_norm=False,
     )
     config = TaggerConfig(vocab_size=vocab, num_classes=num_classes, backbone=backbone)
-    return _filled(config, _tables(form, queries, max_length), weight, bias)
+    given = tables(form, queries, DRIFT / (max_length * form.householders))
+    return _filled(config, given, weight, bias)
 
 
 def _readout(
@@ -262,46 +230,9 @@ def _readout(
     return found[:-1].T, found[-1]
 
 
-def _tables(form: _Form, queries: FloatArray, max_length: int) -> dict[str, FloatArray]:
-    """What each projection gives for each letter `[letters, channels]`."""
-    heads, micro, letters = len(queries), form.householders, len(form.gates)
-    eta = DRIFT / (max_length * micro)
-    logits = {0.0: math.log(eta), 1.0: 0.0, 2.0: -math.log(eta)}
-    k = np.zeros((letters, micro, form.rows))
-    k[:, :, 0] = 1.0  # of factors that do nothing
-    v = np.zeros((letters, micro, form.columns))
-    beta = np.full((letters, micro), logits[0.0])
-    for letter, factors in enumerate(form.factors):
-        for j, factor in enumerate(factors):
-            k[letter, j], v[letter, j] = factor.k, _inverse_silu(factor.v)
-            beta[letter, j] = logits[factor.beta]
-    gate = np.where(np.array(form.gates) < 1, RESET_LOGIT, math.log(math.expm1(eta)))
-
-    def each_head(table: FloatArray) -> FloatArray:
-        """[letters, micro, d] as [letters, micro·heads·d]."""
-        return table[:, :, None].repeat(heads, axis=2).reshape(letters, -1)
-
-    q = np.broadcast_to(queries.reshape(-1), (letters, queries.size))
-    return {
-        "qkv_proj.weight": np.concatenate([q, each_head(k), each_head(v)], axis=1),
-        "beta_proj.weight": each_head(beta[..., None]),
-        "decay_proj.weight": gate[:, None].repeat(heads, axis=1),
-    }
-
-
-def _inverse_silu(v: FloatArray) -> FloatArray:
-    """z with z·σ(z) = v for v >= LOWEST, on the rising branch, by bisection."""
-    low, high = np.full_like(v, -1.2), np.abs(v) + 1.0
-    for _ in range(60):
-        z = (low + high) / 2
-        below = z / (1 + np.exp(-z)) < v
-        low, high = np.where(below, z, low), np.where(below, high, z)
-    return np.where(v == 0, 0.0, (low + high) / 2)
-
-
 @torch.no_grad()
 def _filled(
-    config: TaggerConfig, tables: dict[str, FloatArray], weight: FloatArray, bias: FloatArray
+    config: TaggerConfig, given: dict[str, FloatArray], weight: FloatArray, bias: FloatArray
 ) -> Tagger:
     """The model with its weights set; what is not named is zero, and norms are one."""
     with torch.device("meta"):
@@ -315,11 +246,11 @@ def _filled(
         parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)
     named["embedding.weight"][:, :vocab] = torch.eye(vocab)
     block = "backbone.blocks.0.mixer."
-    for name, table in tables.items():
+    for name, table in given.items():
         if block + name in named:
             named[block + name][:, :letters] = torch.from_numpy(table.T / length)
     # padding, which nobody is asked after, does what letter 0 does
-    for name in tables:
+    for name in given:
         if block + name in named:
             named[block + name][:, letters] = named[block + name][:, 0]
     named[block + "out_proj.weight"][vocab:] = torch.eye(features)
