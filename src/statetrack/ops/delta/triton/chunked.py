@@ -892,6 +892,9 @@ def _gradients_kernel(
     seen = rows[None, :] < (tokens[:, None] + 1) * N
     seen_t = rows[:, None] < (tokens[None, :] + 1) * N
 
+    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
+    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+
     # What comes through y: dq, the first part of dk and of dβ.
     from_state = tl.zeros([BQ, BK], COMPUTE)  # dy Sᵀ
     dp = tl.zeros([BQ, ROWS], COMPUTE)  # dy_t·e_j
@@ -906,8 +909,6 @@ def _gradients_kernel(
         from_state = _leaf(dy, state, from_state, PRECISION)
     dp = tl.where(seen, dp * r_q[:, None], 0.0)
     dp_t = tl.where(seen_t, dp_t * r_q[None, :], 0.0)
-    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
-    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     if between_ptr is not None:
         between_at = between_ptr + tile * (ROWS * ROWS)
         changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
@@ -938,20 +939,8 @@ def _gradients_kernel(
     _store(dq_ptr + first_token * K, tokens, H * K, keys, token_count, K, dq)
     dk = _leaf(dp_t * beta[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
 
-    # What comes through the state before the chunk.
+    # What comes through the states before and after it, and through the other rows' errors.
     from_state = tl.zeros([ROWS, BK], COMPUTE)  # dV Sᵀ
-    for block in range(0, V, BV):
-        values = block + tl.arange(0, BV)
-        dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
-        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
-        from_state = _leaf(dv, state, from_state, PRECISION)
-    read = r
-    if between_ptr is not None:
-        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
-        read = r * tl.load(at + _SINCE * ROWS + rows)
-    dk -= from_state * read[:, None]
-
-    # What comes through the state after it, and through the other rows' errors.
     to_state = tl.zeros([ROWS, BK], COMPUTE)  # e Zᵀ
     dm = tl.zeros([ROWS, ROWS], COMPUTE)  # dV_i·e_j
     dm_t = tl.zeros([ROWS, ROWS], COMPUTE)
@@ -960,13 +949,19 @@ def _gradients_kernel(
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
+        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
         dstate = _load(dstates_ptr + tile * (K * V), values, K, keys, V, K)
+        from_state = _leaf(dv, state, from_state, PRECISION)
         to_state = _leaf(e, dstate, to_state, PRECISION)
         dm = _leaf(dv, tl.trans(e), dm, PRECISION)
         dm_t = _leaf(e, tl.trans(dv), dm_t, PRECISION)
         if between_ptr is not None:
-            state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
             overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
+    read = r
+    if between_ptr is not None:
+        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
+        read = r * tl.load(at + _SINCE * ROWS + rows)
+    dk -= from_state * read[:, None]
     dm = tl.where(below, dm * r[:, None], 0.0)
     dm_t = tl.where(above, dm_t * r[None, :], 0.0)
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
@@ -1137,7 +1132,7 @@ def _fetches() -> bool:
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
+    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 3}
 
 
 def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
