@@ -21,6 +21,11 @@ over all chunks at once from the saved S, Z and e; with a gate, `_gate_kernel` c
 States are held transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the
 next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
+A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
+programs. With fewer than 64 the left factor is too small for the matrix units. So in the `_narrow`
+kernels the state lies as it is, [K, V], and is the right factor, in shared memory. High and low
+part of a number are two columns of it, and one product makes both.
+
 Precision. Rounding an entry of the state to bfloat16 at every chunk would be worth percents of it
 at β = 2. Products that feed the state are therefore done with both factors good to 16 bits at
 least: bfloat16 inputs are exact as they are, and what was computed goes in as a sum of two bfloat16
@@ -49,6 +54,7 @@ __all__ = ["backward", "empty", "forward"]
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
+FEWEST_VALUES = 16  # a program: the least a matrix unit takes
 GATE_OPTIONS = {"num_warps": 4}
 
 _LINE = tl.constexpr(64)  # of memory, in bfloat16 numbers
@@ -883,6 +889,8 @@ def _gradients_kernel(
             _fetch(dstates_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
         _fetch(k_ptr + (other * N * H + h2) * K, rows, H * K, 0, count * N, K, BK)
         _fetch(q_ptr + (other * H + h2) * K, tokens, H * K, 0, count, K, BK)
+        if between_ptr is not None:
+            _fetch(between_ptr + tile2 * (ROWS * ROWS), rows, ROWS, 0, ROWS, ROWS, ROWS)
 
     at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
@@ -1106,8 +1114,8 @@ def _carry_tile(heads: int, value: int) -> tuple[int, dict[str, int]]:
     A program goes through all chunks of its head. So where heads are few, the values of a state are
     cut, into 16 at least, until there is about one program for each multiprocessor.
     """
-    values = min(128, max(16, power_of_two(value)))
-    while values > 16 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
+    values = min(128, max(FEWEST_VALUES, power_of_two(value)))
+    while values > FEWEST_VALUES and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
     if _is_narrow(values):  # of three stages, one is worked on while the next is on its way
         return values, {"num_warps": 4, "num_stages": 3}
