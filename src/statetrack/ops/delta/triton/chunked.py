@@ -22,9 +22,9 @@ States are held transposed, [V, K]: then the state, X, e, E and λ are always th
 next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
 A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
-programs. With fewer than 64 the left factor is too small for the matrix units. So in the `_narrow`
-kernels the state lies as it is, [K, V], and is the right factor, in shared memory. High and low
-part of a number are two columns of it, and one product makes both.
+programs (`CARRY`). There is a second form of the two kernels for that, `_narrow_forward_kernel`
+and `_narrow_backward_kernel`: the state lies as it is, [K, V], and is the right factor, in shared
+memory. High and low part of a number are two columns of it, and one product makes both.
 
 Precision. Rounding an entry of the state to bfloat16 at every chunk would be worth percents of it
 at β = 2. Products that feed the state are therefore done with both factors good to 16 bits at
@@ -44,21 +44,23 @@ from torch import Tensor
 
 from statetrack.ops._register import empty_grads
 from statetrack.ops._triton.ahead import launch
-from statetrack.ops._triton.rows import fetch
 from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
 from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
-from statetrack.ops.delta.triton.parts import split
 
 __all__ = ["backward", "empty", "forward"]
 
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
-FEWEST_VALUES = 16  # a program: the least a matrix unit takes
 GATE_OPTIONS = {"num_warps": 4}
 
-_LINE = tl.constexpr(64)  # of memory, in bfloat16 numbers
-_SHARE = tl.constexpr(16)  # rows that each of several programs brings near for all of them
+CARRY: dict[int, tuple[bool, dict[str, int]]] = {
+    16: (True, {"num_warps": 4, "num_stages": 3}),
+    32: (True, {"num_warps": 4, "num_stages": 3}),
+    64: (False, {"num_warps": 4, "num_stages": 2}),
+    128: (False, {"num_warps": 8, "num_stages": 2}),
+}
+"""By the values a program takes along: whether in the narrow form, and the launch options."""
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
 _ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
@@ -87,11 +89,8 @@ _SUMS = tl.constexpr(4)
 @no_type_check
 def _split(x, like):
     """x as high + low in the dtype of `like`, or x and nothing worth adding if that is wide."""
-    if like.dtype == tl.bfloat16:
-        return split(x, True)
-    else:
-        high = x.to(like.dtype)
-        return high, (x - high.to(x.dtype)).to(like.dtype)
+    high = x.to(like.dtype)
+    return high, (x - high.to(x.dtype)).to(like.dtype)
 
 
 @triton.jit
@@ -171,32 +170,6 @@ def _store(at, rows, stride, columns, row_count, column_count, x):
     inside = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     to = at + (rows[:, None] * stride + columns[None, :])
     tl.store(to, x.to(at.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-@no_type_check
-def _fetch(at, rows, stride, first, row_count, column_count, COLUMNS: tl.constexpr):
-    """Has COLUMNS columns from `first` on of the tile of `_load` brought near."""
-    lines = first + tl.arange(0, COLUMNS // _LINE if COLUMNS > _LINE else 1) * _LINE
-    lines = tl.minimum(lines, column_count - 1)
-    fetch(at + (tl.minimum(rows, row_count - 1)[:, None] * stride + lines[None, :]))
-
-
-@triton.jit
-@no_type_check
-def _fetch_squares(
-    inverse_ptr,
-    attention_ptr,
-    tile,
-    rows,
-    ROWS: tl.constexpr,
-    BQ: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    """Some rows of M⁻¹ and P of a chunk."""
-    width: tl.constexpr = PARTS * ROWS
-    _fetch(inverse_ptr + tile * (ROWS * width), rows, width, 0, ROWS, width, width)
-    _fetch(attention_ptr + tile * (BQ * ROWS), rows, ROWS, 0, BQ, ROWS, ROWS)
 
 
 @triton.jit
@@ -455,7 +428,6 @@ def _forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -509,14 +481,6 @@ def _forward_kernel(
         if GATED:
             state *= whole
         state = _product(e * write[None, :], k, state, PRECISION)
-        if FETCH:  # the next one is loaded now
-            after = tl.minimum(c + 2, chunks - 1)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
-            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -548,7 +512,6 @@ def _backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -599,14 +562,6 @@ def _backward_kernel(
             dstate *= whole
         dstate = _leaf(dy_t.to(COMPUTE) * rho[None, :], q, dstate, PRECISION)
         dstate = _product(dx * -read[None, :], k, dstate, PRECISION)
-        if FETCH:  # the next one is loaded now
-            after = tl.maximum(c - 2, 0)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
-            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -641,7 +596,6 @@ def _narrow_forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -663,9 +617,14 @@ def _narrow_forward_kernel(
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    v_at = v_ptr + (b * T * N * H + h) * V
+    next_v = _load(v_at, rows, H * V, values, tl.minimum(T, TOKENS) * N, V)
     for c in range(chunks):
         tile = head * chunks + c
-        rho, whole = next_rho, next_whole
+        rho, whole, v = next_rho, next_whole, next_v
+        after = tl.minimum(c + 1, chunks - 1)
+        v_at = v_ptr + ((b * T + after * TOKENS) * N * H + h) * V
+        next_v = _load(v_at, rows, H * V, values, tl.minimum(T - after * TOKENS, TOKENS) * N, V)
         at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
         next_rho = tl.load(at + field * ROWS + tokens)
         if GATED:
@@ -674,7 +633,6 @@ def _narrow_forward_kernel(
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
-        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
         inverse = _load(inverse_at, rows, PARTS * ROWS, both, ROWS, PARTS * ROWS)
@@ -706,15 +664,6 @@ def _narrow_forward_kernel(
         if GATED:
             state *= whole
         state += _sum_of_parts(change, PARTS)
-        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
-            after = tl.minimum(c + 3, chunks - 1)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
-            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
-            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -746,7 +695,6 @@ def _narrow_backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -767,10 +715,16 @@ def _narrow_backward_kernel(
     if GATED:
         next_write *= tl.load(at + _UNTIL * ROWS + rows)
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    before = (chunks - 1) * TOKENS
+    dy_at = dy_ptr + ((b * T + before) * H + h) * V
+    next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
     for step in range(chunks):
         c = chunks - 1 - step
         tile = head * chunks + c
-        r, write, whole = next_r, next_write, next_whole
+        r, write, whole, dy = next_r, next_write, next_whole, next_dy
+        before = tl.maximum(c - 1, 0) * TOKENS
+        dy_at = dy_ptr + ((b * T + before) * H + h) * V
+        next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
         at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
         next_r = tl.load(at + _R * ROWS + rows)
         next_write = tl.load(at + _BETA * ROWS + rows)
@@ -781,7 +735,6 @@ def _narrow_backward_kernel(
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
-        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
         attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS) + (both // ROWS)[:, None] * ROWS
@@ -807,15 +760,6 @@ def _narrow_backward_kernel(
         if GATED:
             dstate *= whole
         dstate += _sum_of_parts(change, PARTS)
-        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
-            after = tl.maximum(c - 3, 0)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
-            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
-            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -854,7 +798,6 @@ def _gradients_kernel(
     FIELDS: tl.constexpr,
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -875,23 +818,6 @@ def _gradients_kernel(
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
 
-    if FETCH:  # for the program that will take the place of this one
-        program = tl.minimum(tl.program_id(0) + FETCH, tl.num_programs(0) - 1)
-        b2, h2, c2, tile2 = _locate(program.to(tl.int64), H, chunks)
-        count = tl.minimum(T - c2 * TOKENS, TOKENS)
-        other = b2 * T + c2 * TOKENS
-        for block in tl.static_range(0, V, BV):
-            values = block + tl.arange(0, BV)
-            _fetch(dy_ptr + (other * H + h2) * V, tokens, H * V, block, count, V, BV)
-            _fetch(errors_ptr + tile2 * (ROWS * V), rows, V, block, ROWS, V, BV)
-            _fetch(states_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
-            _fetch(dv_ptr + (other * N * H + h2) * V, rows, H * V, block, count * N, V, BV)
-            _fetch(dstates_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
-        _fetch(k_ptr + (other * N * H + h2) * K, rows, H * K, 0, count * N, K, BK)
-        _fetch(q_ptr + (other * H + h2) * K, tokens, H * K, 0, count, K, BK)
-        if between_ptr is not None:
-            _fetch(between_ptr + tile2 * (ROWS * ROWS), rows, ROWS, 0, ROWS, ROWS, ROWS)
-
     at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
     beta = tl.load(at + _BETA * ROWS + rows)
@@ -899,9 +825,6 @@ def _gradients_kernel(
     below, above = rows[:, None] > rows[None, :], rows[:, None] < rows[None, :]
     seen = rows[None, :] < (tokens[:, None] + 1) * N
     seen_t = rows[:, None] < (tokens[None, :] + 1) * N
-
-    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
-    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
 
     # What comes through y: dq, the first part of dk and of dβ.
     from_state = tl.zeros([BQ, BK], COMPUTE)  # dy Sᵀ
@@ -917,6 +840,8 @@ def _gradients_kernel(
         from_state = _leaf(dy, state, from_state, PRECISION)
     dp = tl.where(seen, dp * r_q[:, None], 0.0)
     dp_t = tl.where(seen_t, dp_t * r_q[None, :], 0.0)
+    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
+    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     if between_ptr is not None:
         between_at = between_ptr + tile * (ROWS * ROWS)
         changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
@@ -947,8 +872,20 @@ def _gradients_kernel(
     _store(dq_ptr + first_token * K, tokens, H * K, keys, token_count, K, dq)
     dk = _leaf(dp_t * beta[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
 
-    # What comes through the states before and after it, and through the other rows' errors.
+    # What comes through the state before the chunk.
     from_state = tl.zeros([ROWS, BK], COMPUTE)  # dV Sᵀ
+    for block in range(0, V, BV):
+        values = block + tl.arange(0, BV)
+        dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
+        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        from_state = _leaf(dv, state, from_state, PRECISION)
+    read = r
+    if between_ptr is not None:
+        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
+        read = r * tl.load(at + _SINCE * ROWS + rows)
+    dk -= from_state * read[:, None]
+
+    # What comes through the state after it, and through the other rows' errors.
     to_state = tl.zeros([ROWS, BK], COMPUTE)  # e Zᵀ
     dm = tl.zeros([ROWS, ROWS], COMPUTE)  # dV_i·e_j
     dm_t = tl.zeros([ROWS, ROWS], COMPUTE)
@@ -957,19 +894,13 @@ def _gradients_kernel(
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
-        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
         dstate = _load(dstates_ptr + tile * (K * V), values, K, keys, V, K)
-        from_state = _leaf(dv, state, from_state, PRECISION)
         to_state = _leaf(e, dstate, to_state, PRECISION)
         dm = _leaf(dv, tl.trans(e), dm, PRECISION)
         dm_t = _leaf(e, tl.trans(dv), dm_t, PRECISION)
         if between_ptr is not None:
+            state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
             overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
-    read = r
-    if between_ptr is not None:
-        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
-        read = r * tl.load(at + _SINCE * ROWS + rows)
-    dk -= from_state * read[:, None]
     dm = tl.where(below, dm * r[:, None], 0.0)
     dm_t = tl.where(above, dm_t * r[None, :], 0.0)
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
@@ -1108,39 +1039,22 @@ def _prepare_options(gated: bool) -> dict[str, int]:
     return {"num_warps": 4, "maxnreg": 168 if gated else 128}
 
 
-def _carry_tile(heads: int, value: int) -> tuple[int, dict[str, int]]:
-    """(values per program, launch options) where the states of so many heads are taken along.
+def _carry_values(heads: int, value: int) -> int:
+    """Values a program takes along, where so many heads in all have states of `value` values.
 
     A program goes through all chunks of its head. So where heads are few, the values of a state are
-    cut, into 16 at least, until there is about one program for each multiprocessor.
+    cut, as far as `CARRY` goes, until there is about one program for each multiprocessor.
     """
-    values = min(128, max(FEWEST_VALUES, power_of_two(value)))
-    while values > FEWEST_VALUES and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
+    fewest = min(CARRY)
+    values = min(max(CARRY), max(fewest, power_of_two(value)))
+    while values > fewest and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
-    if _is_narrow(values):  # of three stages, one is worked on while the next is on its way
-        return values, {"num_warps": 4, "num_stages": 3}
-    return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
-
-
-def _is_narrow(values: int) -> bool:
-    return values < 64
-
-
-def _carry_kernels(values: int) -> tuple[Any, Any]:
-    """Forward and backward: the state is the left factor of products, or the right if narrow."""
-    if _is_narrow(values):
-        return _narrow_forward_kernel, _narrow_backward_kernel
-    return _forward_kernel, _backward_kernel
-
-
-def _fetches() -> bool:
-    """Whether what is needed next is brought from memory to the cache ahead of its loads."""
-    return not triton.knobs.runtime.interpret
+    return values
 
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 3}
+    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
 
 
 def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
@@ -1158,7 +1072,8 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     chunks = _cut(k)[2]
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
-    values, options = _carry_tile(batch * heads, value)
+    values = _carry_values(batch * heads, value)
+    narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
     prepare = (
         q,
@@ -1190,12 +1105,11 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     )
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
     taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
-    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
         programs = (batch * heads * blocks,)
-        kernel, _ = _carry_kernels(values)
+        kernel = _narrow_forward_kernel if narrow else _forward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
     return results
 
@@ -1263,7 +1177,8 @@ def backward(
         tiles = states.shape[:3]
         changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
-    values, options = _carry_tile(batch * heads, value)
+    values = _carry_values(batch * heads, value)
+    narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
     carry = (
         q,
@@ -1280,10 +1195,9 @@ def backward(
         chunks,
     )
     taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
-    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * blocks,)
-        _, kernel = _carry_kernels(values)
+        kernel = _narrow_backward_kernel if narrow else _backward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(value)
     gradients = (
@@ -1305,7 +1219,6 @@ def backward(
         chunks,
     )
     own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
-    own["FETCH"] = MULTIPROCESSORS if _fetches() else 0
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
