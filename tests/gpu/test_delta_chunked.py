@@ -27,13 +27,12 @@ def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "runs_in_chunks", lambda q, k, v, dtype: dtype == torch.float32)
 
 
-@pytest.fixture(params=[16, 32, 64, 4096])
-def as_if_heads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The tiles of so many heads: the more there are, the more values a program takes along."""
-    heads: int = request.param
-    tile = chunked._carry_tile
-    monkeypatch.setattr(chunked, "_carry_tile", lambda _, value: tile(heads, value))
-    return heads
+@pytest.fixture(params=sorted(chunked.CARRY))
+def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many values of a state a program takes along: the fewer, the fewer heads there are."""
+    count: int = request.param
+    monkeypatch.setattr(chunked, "_carry_values", lambda heads, value: count)
+    return count
 
 
 def draw(
@@ -103,7 +102,7 @@ def expect_match(inputs: dict[str, Tensor]) -> None:
     ],
 )
 def test_equals_token_by_token_in_float64(
-    micro: int, time: int, key: int, value: int, gated: bool, as_if_heads: int
+    micro: int, time: int, key: int, value: int, gated: bool, values: int
 ) -> None:
     expect_match(draw(2, time, micro, 2, key, value, gated=gated))
 
@@ -136,7 +135,7 @@ def test_gates_and_strengths_may_be_wider() -> None:
 
 @pytest.mark.parametrize("keys", [1, 5])
 @pytest.mark.parametrize("size", [64, 128])
-def test_reflections_do_not_drift(size: int, keys: int, as_if_heads: int) -> None:
+def test_reflections_do_not_drift(size: int, keys: int, values: int) -> None:
     """β = 2, one key or five in random order; writes only in the first 16 of 8192 tokens."""
     time = 8192
     g = torch.Generator("cuda").manual_seed(1)
@@ -158,7 +157,7 @@ def test_reflections_do_not_drift(size: int, keys: int, as_if_heads: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "beta", "decay"])
-def test_nan_in_nan_out(name: str, as_if_heads: int) -> None:
+def test_nan_in_nan_out(name: str, values: int) -> None:
     """From its token on and only in its own row, although chunks are computed at once."""
     inputs = draw(2, 200, 1, 2, 64, 64, gated=True)
     inputs[name][0, 100] = torch.nan

@@ -51,17 +51,18 @@ if not INTERPRETED:
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
         forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16 i32 i32"
         backward_types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
-        for heads in (128, 16) if gated else (128, 64, 32, 16):
-            values, options = chunked._carry_tile(heads, 128)
+        for values in (128, 16) if gated else chunked.CARRY:
+            narrow, options = chunked.CARRY[values]
             carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
-            carry["FETCH"] = True
-            forward, backward = chunked._carry_kernels(values)
+            forward, backward = chunked._forward_kernel, chunked._backward_kernel
+            if narrow:
+                forward, backward = chunked._narrow_forward_kernel, chunked._narrow_backward_kernel
             check(forward, forward_types, options, SAVE=True, **carry)
             check(backward, backward_types, options, **carry)
         values, options = chunked._gradient_tile(128)
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
         left = "*bf16 *fp32" if gated else "- -"
-        constants = {"V": 128, "BV": values, "FETCH": chunked.MULTIPROCESSORS, **normal}
+        constants = {"V": 128, "BV": values, **normal}
         check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
         if gated:
             del common["K"], common["BK"]
@@ -72,9 +73,7 @@ if not INTERPRETED:
         """One program a multiprocessor, never fewer than 16 values, never more than are needed."""
         from statetrack.ops.delta.triton import chunked
 
-        def values(heads: int, value: int) -> int:
-            return chunked._carry_tile(heads, value)[0]
-
+        values = chunked._carry_values
         assert [values(heads, 128) for heads in (1, 16, 17, 32, 64, 67, 128, 4096)] == [
             16, 16, 32, 32, 64, 128, 128, 128,
         ]  # fmt: skip
@@ -101,7 +100,8 @@ else:
         from statetrack.ops.delta.triton import chunked
 
         count: int = request.param
-        monkeypatch.setattr(chunked, "_carry_tile", lambda heads, value: (count, {}))
+        monkeypatch.setattr(chunked, "_carry_values", lambda heads, value: count)
+        monkeypatch.setattr(chunked, "CARRY", {16: (True, {}), 64: (False, {})})
         return count
 
     @pytest.mark.parametrize("case", mostly_slow(DELTA, fast=DELTA[1:2]), ids=str)
@@ -121,6 +121,7 @@ else:
         from statetrack.ops.delta.triton import chunked
 
         half, names = torch.float16, {torch.float16: "tf32", torch.float32: "tf32x3"}
+        monkeypatch.setattr(chunked, "CARRY", {16: (True, {})})
         monkeypatch.setattr(chunked, "_element", lambda *inputs: half)
         monkeypatch.setattr(chunked, "_parts", lambda element: 2)
         monkeypatch.setattr(chunked, "_precision", names.get)

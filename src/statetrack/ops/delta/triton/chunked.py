@@ -21,6 +21,11 @@ over all chunks at once from the saved S, Z and e; with a gate, `_gate_kernel` c
 States are held transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the
 next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
+A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
+programs (`CARRY`). There is a second form of the two kernels for that, `_narrow_forward_kernel`
+and `_narrow_backward_kernel`: the state lies as it is, [K, V], and is the right factor, in shared
+memory. High and low part of a number are two columns of it, and one product makes both.
+
 Precision. Rounding an entry of the state to bfloat16 at every chunk would be worth percents of it
 at β = 2. Products that feed the state are therefore done with both factors good to 16 bits at
 least: bfloat16 inputs are exact as they are, and what was computed goes in as a sum of two bfloat16
@@ -39,10 +44,8 @@ from torch import Tensor
 
 from statetrack.ops._register import empty_grads
 from statetrack.ops._triton.ahead import launch
-from statetrack.ops._triton.rows import fetch
 from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
 from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
-from statetrack.ops.delta.triton.parts import split
 
 __all__ = ["backward", "empty", "forward"]
 
@@ -51,8 +54,13 @@ ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
 
-_LINE = tl.constexpr(64)  # of memory, in bfloat16 numbers
-_SHARE = tl.constexpr(16)  # rows that each of several programs brings near for all of them
+CARRY: dict[int, tuple[bool, dict[str, int]]] = {
+    16: (True, {"num_warps": 4, "num_stages": 3}),
+    32: (True, {"num_warps": 4, "num_stages": 3}),
+    64: (False, {"num_warps": 4, "num_stages": 2}),
+    128: (False, {"num_warps": 8, "num_stages": 2}),
+}
+"""By the values a program takes along: whether in the narrow form, and the launch options."""
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
 _ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
@@ -81,11 +89,8 @@ _SUMS = tl.constexpr(4)
 @no_type_check
 def _split(x, like):
     """x as high + low in the dtype of `like`, or x and nothing worth adding if that is wide."""
-    if like.dtype == tl.bfloat16:
-        return split(x, True)
-    else:
-        high = x.to(like.dtype)
-        return high, (x - high.to(x.dtype)).to(like.dtype)
+    high = x.to(like.dtype)
+    return high, (x - high.to(x.dtype)).to(like.dtype)
 
 
 @triton.jit
@@ -165,32 +170,6 @@ def _store(at, rows, stride, columns, row_count, column_count, x):
     inside = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     to = at + (rows[:, None] * stride + columns[None, :])
     tl.store(to, x.to(at.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-@no_type_check
-def _fetch(at, rows, stride, first, row_count, column_count, COLUMNS: tl.constexpr):
-    """Has COLUMNS columns from `first` on of the tile of `_load` brought near."""
-    lines = first + tl.arange(0, COLUMNS // _LINE if COLUMNS > _LINE else 1) * _LINE
-    lines = tl.minimum(lines, column_count - 1)
-    fetch(at + (tl.minimum(rows, row_count - 1)[:, None] * stride + lines[None, :]))
-
-
-@triton.jit
-@no_type_check
-def _fetch_squares(
-    inverse_ptr,
-    attention_ptr,
-    tile,
-    rows,
-    ROWS: tl.constexpr,
-    BQ: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    """Some rows of M⁻¹ and P of a chunk."""
-    width: tl.constexpr = PARTS * ROWS
-    _fetch(inverse_ptr + tile * (ROWS * width), rows, width, 0, ROWS, width, width)
-    _fetch(attention_ptr + tile * (BQ * ROWS), rows, ROWS, 0, BQ, ROWS, ROWS)
 
 
 @triton.jit
@@ -449,7 +428,6 @@ def _forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -503,14 +481,6 @@ def _forward_kernel(
         if GATED:
             state *= whole
         state = _product(e * write[None, :], k, state, PRECISION)
-        if FETCH:  # the next one is loaded now
-            after = tl.minimum(c + 2, chunks - 1)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
-            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -542,7 +512,6 @@ def _backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -593,14 +562,6 @@ def _backward_kernel(
             dstate *= whole
         dstate = _leaf(dy_t.to(COMPUTE) * rho[None, :], q, dstate, PRECISION)
         dstate = _product(dx * -read[None, :], k, dstate, PRECISION)
-        if FETCH:  # the next one is loaded now
-            after = tl.maximum(c - 2, 0)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            _fetch(k_ptr + (other * N * H + h) * K, rows, H * K, 0, count * N, K, BK)
-            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, tokens, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, rows, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -635,7 +596,6 @@ def _narrow_forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -657,9 +617,14 @@ def _narrow_forward_kernel(
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    v_at = v_ptr + (b * T * N * H + h) * V
+    next_v = _load(v_at, rows, H * V, values, tl.minimum(T, TOKENS) * N, V)
     for c in range(chunks):
         tile = head * chunks + c
-        rho, whole = next_rho, next_whole
+        rho, whole, v = next_rho, next_whole, next_v
+        after = tl.minimum(c + 1, chunks - 1)
+        v_at = v_ptr + ((b * T + after * TOKENS) * N * H + h) * V
+        next_v = _load(v_at, rows, H * V, values, tl.minimum(T - after * TOKENS, TOKENS) * N, V)
         at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
         next_rho = tl.load(at + field * ROWS + tokens)
         if GATED:
@@ -668,7 +633,6 @@ def _narrow_forward_kernel(
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
-        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
         inverse = _load(inverse_at, rows, PARTS * ROWS, both, ROWS, PARTS * ROWS)
@@ -700,15 +664,6 @@ def _narrow_forward_kernel(
         if GATED:
             state *= whole
         state += _sum_of_parts(change, PARTS)
-        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
-            after = tl.minimum(c + 3, chunks - 1)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
-            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
-            _fetch(v_ptr + (other * N * H + h) * V, rows, H * V, block * BV, count * N, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
@@ -740,7 +695,6 @@ def _narrow_backward_kernel(
     FIELDS: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -761,10 +715,16 @@ def _narrow_backward_kernel(
     if GATED:
         next_write *= tl.load(at + _UNTIL * ROWS + rows)
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+    before = (chunks - 1) * TOKENS
+    dy_at = dy_ptr + ((b * T + before) * H + h) * V
+    next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
     for step in range(chunks):
         c = chunks - 1 - step
         tile = head * chunks + c
-        r, write, whole = next_r, next_write, next_whole
+        r, write, whole, dy = next_r, next_write, next_whole, next_dy
+        before = tl.maximum(c - 1, 0) * TOKENS
+        dy_at = dy_ptr + ((b * T + before) * H + h) * V
+        next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
         at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
         next_r = tl.load(at + _R * ROWS + rows)
         next_write = tl.load(at + _BETA * ROWS + rows)
@@ -775,7 +735,6 @@ def _narrow_backward_kernel(
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
-        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
         attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS) + (both // ROWS)[:, None] * ROWS
@@ -801,15 +760,6 @@ def _narrow_backward_kernel(
         if GATED:
             dstate *= whole
         dstate += _sum_of_parts(change, PARTS)
-        if FETCH:  # the two after this one are loaded already; the programs of a head take turns
-            after = tl.maximum(c - 3, 0)
-            count = tl.minimum(T - after * TOKENS, TOKENS)
-            other, far = b * T + after * TOKENS, head * chunks + after
-            share = (block * _SHARE + tl.arange(0, _SHARE)) % ROWS
-            _fetch(k_ptr + (other * N * H + h) * K, share, H * K, 0, count * N, K, BK)
-            _fetch(dy_ptr + (other * H + h) * V, tokens, H * V, block * BV, count, V, BV)
-            _fetch(q_ptr + (other * H + h) * K, share, H * K, 0, count, K, BK)
-            _fetch_squares(inverse_ptr, attention_ptr, far, share, ROWS, BQ, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
@@ -848,7 +798,6 @@ def _gradients_kernel(
     FIELDS: tl.constexpr,
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
-    FETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -868,21 +817,6 @@ def _gradients_kernel(
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
-
-    if FETCH:  # for the program that will take the place of this one
-        program = tl.minimum(tl.program_id(0) + FETCH, tl.num_programs(0) - 1)
-        b2, h2, c2, tile2 = _locate(program.to(tl.int64), H, chunks)
-        count = tl.minimum(T - c2 * TOKENS, TOKENS)
-        other = b2 * T + c2 * TOKENS
-        for block in tl.static_range(0, V, BV):
-            values = block + tl.arange(0, BV)
-            _fetch(dy_ptr + (other * H + h2) * V, tokens, H * V, block, count, V, BV)
-            _fetch(errors_ptr + tile2 * (ROWS * V), rows, V, block, ROWS, V, BV)
-            _fetch(states_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
-            _fetch(dv_ptr + (other * N * H + h2) * V, rows, H * V, block, count * N, V, BV)
-            _fetch(dstates_ptr + tile2 * (K * V), values, K, 0, V, K, BK)
-        _fetch(k_ptr + (other * N * H + h2) * K, rows, H * K, 0, count * N, K, BK)
-        _fetch(q_ptr + (other * H + h2) * K, tokens, H * K, 0, count, K, BK)
 
     at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
@@ -1105,34 +1039,17 @@ def _prepare_options(gated: bool) -> dict[str, int]:
     return {"num_warps": 4, "maxnreg": 168 if gated else 128}
 
 
-def _carry_tile(heads: int, value: int) -> tuple[int, dict[str, int]]:
-    """(values per program, launch options) where the states of so many heads are taken along.
+def _carry_values(heads: int, value: int) -> int:
+    """Values a program takes along, where so many heads in all have states of `value` values.
 
     A program goes through all chunks of its head. So where heads are few, the values of a state are
-    cut, into 16 at least, until there is about one program for each multiprocessor.
+    cut, as far as `CARRY` goes, until there is about one program for each multiprocessor.
     """
-    values = min(128, max(16, power_of_two(value)))
-    while values > 16 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
+    fewest = min(CARRY)
+    values = min(max(CARRY), max(fewest, power_of_two(value)))
+    while values > fewest and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
-    if _is_narrow(values):  # of three stages, one is worked on while the next is on its way
-        return values, {"num_warps": 4, "num_stages": 3}
-    return values, {"num_warps": 8 if values == 128 else 4, "num_stages": 2}
-
-
-def _is_narrow(values: int) -> bool:
-    return values < 64
-
-
-def _carry_kernels(values: int) -> tuple[Any, Any]:
-    """Forward and backward: the state is the left factor of products, or the right if narrow."""
-    if _is_narrow(values):
-        return _narrow_forward_kernel, _narrow_backward_kernel
-    return _forward_kernel, _backward_kernel
-
-
-def _fetches() -> bool:
-    """Whether what is needed next is brought from memory to the cache ahead of its loads."""
-    return not triton.knobs.runtime.interpret
+    return values
 
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
@@ -1155,7 +1072,8 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     chunks = _cut(k)[2]
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
-    values, options = _carry_tile(batch * heads, value)
+    values = _carry_values(batch * heads, value)
+    narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
     prepare = (
         q,
@@ -1187,12 +1105,11 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     )
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
     taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
-    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
         programs = (batch * heads * blocks,)
-        kernel, _ = _carry_kernels(values)
+        kernel = _narrow_forward_kernel if narrow else _forward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
     return results
 
@@ -1260,7 +1177,8 @@ def backward(
         tiles = states.shape[:3]
         changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
-    values, options = _carry_tile(batch * heads, value)
+    values = _carry_values(batch * heads, value)
+    narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
     carry = (
         q,
@@ -1277,10 +1195,9 @@ def backward(
         chunks,
     )
     taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
-    taken["FETCH"] = _fetches()
     with on_device_of(q):
         programs = (batch * heads * blocks,)
-        _, kernel = _carry_kernels(values)
+        kernel = _narrow_backward_kernel if narrow else _backward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(value)
     gradients = (
@@ -1302,7 +1219,6 @@ def backward(
         chunks,
     )
     own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
-    own["FETCH"] = MULTIPROCESSORS if _fetches() else 0
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)

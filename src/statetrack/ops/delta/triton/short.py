@@ -39,7 +39,6 @@ from torch import Tensor
 from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.rows import fetch, place
 from statetrack.ops.delta.spec import NORM_FLOOR
-from statetrack.ops.delta.triton.parts import split
 from statetrack.ops.packing import in_a_row
 
 __all__ = ["backward", "forward"]
@@ -62,9 +61,39 @@ def _narrow(x, ASM: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _split(x, ASM: tl.constexpr):
+    """(high, low) in bfloat16 with high + low = x to 16 bits; two numbers at a time with ASM."""
+    if ASM:
+        high, low = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 first, second;
+            .reg .f32 rest, other;
+            cvt.rn.bf16x2.f32 $0, $3, $2;
+            shl.b32 first, $0, 16;
+            and.b32 second, $0, 0xffff0000;
+            sub.f32 rest, $2, first;
+            sub.f32 other, $3, second;
+            cvt.rn.bf16x2.f32 $1, other, rest;
+            }
+            """,
+            "=&r,=&r,r,r",
+            [x],
+            (tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+        return high, low
+    else:
+        high = x.to(tl.bfloat16)
+        return high, (x - high.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+@no_type_check
 def _product(x, other, into, ASM: tl.constexpr):
     """into + x @ other, x to 16 bits."""
-    high, low = split(x, ASM)
+    high, low = _split(x, ASM)
     return tl.dot(low, other, tl.dot(high, other, into))
 
 
@@ -72,8 +101,8 @@ def _product(x, other, into, ASM: tl.constexpr):
 @no_type_check
 def _wide(x, other, ASM: tl.constexpr):
     """x @ other, both to 16 bits."""
-    high, low = split(x, ASM)
-    other_high, other_low = split(other, ASM)
+    high, low = _split(x, ASM)
+    other_high, other_low = _split(other, ASM)
     result = tl.dot(low, other_high)
     result = tl.dot(high, other_low, result)
     return tl.dot(high, other_high, result)
@@ -222,7 +251,7 @@ def _forward_kernel(
         inverse = _inverse_upper(tl.where(i < j, ratio * -beta[:, None], 0.0))
 
         # e, transposed: a product with the unit matrix leaves v where accumulators are
-        state_high, state_low = split(state, ASM)
+        state_high, state_low = _split(state, ASM)
         read = tl.dot(state_low, k_t, tl.dot(state_high, k_t))
         x = tl.dot(tl.trans(v), tl.where(i == j, 1.0, 0.0).to(tl.bfloat16))
         if NORMALIZE:
@@ -230,10 +259,10 @@ def _forward_kernel(
         else:
             x -= read
         e = _wide(x, inverse, ASM)
-        u_high, u_low = split(e * beta[None, :], ASM)
+        u_high, u_low = _split(e * beta[None, :], ASM)
 
         scores = tl.where(i <= j, tl.dot(k, q_t), 0.0)
-        scores_high, scores_low = split(scores, ASM)
+        scores_high, scores_low = _split(scores, ASM)
         y = tl.dot(state_low, q_t, tl.dot(state_high, q_t))
         y = tl.dot(u_high, scores_low, y)
         y = tl.dot(u_low, scores_high, y)
