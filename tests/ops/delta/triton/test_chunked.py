@@ -51,7 +51,7 @@ if not INTERPRETED:
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
         forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16 i32 i32"
         backward_types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
-        for values in (128, 16) if gated else chunked.CARRY:
+        for values in (max(chunked.CARRY), min(chunked.CARRY)) if gated else chunked.CARRY:
             narrow, options = chunked.CARRY[values]
             carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
             forward, backward = chunked._forward_kernel, chunked._backward_kernel
@@ -69,10 +69,11 @@ if not INTERPRETED:
             types = "*bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
             check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
 
-    def test_values_are_cut_where_heads_are_few() -> None:
-        """One program a multiprocessor, never fewer than 16 values, never more than are needed."""
+    def test_values_are_cut_where_heads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+        """One program a multiprocessor, in the widths there are, never more than are needed."""
         from statetrack.ops.delta.triton import chunked
 
+        monkeypatch.setattr(chunked, "CARRY", dict.fromkeys((16, 32, 64, 128), (False, {})))
         values = chunked._carry_values
         assert [values(heads, 128) for heads in (1, 16, 17, 32, 64, 67, 128, 4096)] == [
             16, 16, 32, 32, 64, 128, 128, 128,
@@ -80,6 +81,8 @@ if not INTERPRETED:
         assert [values(16, value) for value in (1, 33, 64, 100, 200, 512)] == [
             16, 16, 16, 16, 32, 64,
         ]  # fmt: skip
+        monkeypatch.setattr(chunked, "CARRY", dict.fromkeys((64, 128), (False, {})))
+        assert [values(heads, 128) for heads in (1, 16, 66, 67)] == [64, 64, 64, 128]
 
 else:
     DELTA = [case for case in CASES if case.op.startswith("delta")]
