@@ -55,7 +55,6 @@ MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
 
 CARRY: dict[int, tuple[bool, dict[str, int]]] = {
-    16: (True, {"num_warps": 4, "num_stages": 3}),
     32: (True, {"num_warps": 4, "num_stages": 3}),
     64: (False, {"num_warps": 4, "num_stages": 2}),
     128: (False, {"num_warps": 8, "num_stages": 2}),
