@@ -36,10 +36,11 @@ def pair_of(root: Path, usual: list[float], extended: list[float]) -> list[Pair]
     ("usual", "extended", "verdict"),
     [
         ([0.0, 0.1], [0.9, 1.0], "better"),
-        ([0.0, 0.95], [0.9, 1.0], "alike"),
+        ([0.0, 0.95], [0.9, 1.0], "open"),
         ([0.9, 1.0], [0.0, 0.1], "worse"),
         ([0.500, 0.501], [0.510, 0.511], "alike"),
         ([0.0], [1.0, 1.0], "one seed"),
+        ([0.0, 0.05], [0.01, 0.09], "not learnt"),
     ],
 )
 def test_verdicts(tmp_path: Path, usual: list[float], extended: list[float], verdict: str) -> None:
@@ -47,8 +48,10 @@ def test_verdicts(tmp_path: Path, usual: list[float], extended: list[float], ver
     assert pair.verdict == verdict and pair.complete
     assert pair.model == "DeltaNet" and pair.task == "parity"
     said, costs = answer(QUESTION, [pair]), answer(replace(QUESTION, costs=True), [pair])
-    assert said.startswith("Yes, in 1 of the 1 pair" if verdict == "better" else "No: in none")
-    assert costs.startswith("Yes, in 1 of the 1 pair" if verdict == "worse" else "No: in none")
+    yes, no, unknown = "Yes, in 1 of the 1 pair", "No: in none", "Not settled: in none"
+    helps = {"better": yes, "worse": no, "alike": no}.get(verdict, unknown)
+    harms = {"better": no, "worse": yes, "alike": no}.get(verdict, unknown)
+    assert said.startswith(helps) and costs.startswith(harms)
     picture = pairs_picture("toy", "toy", [pair])
     assert picture is not None
 

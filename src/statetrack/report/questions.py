@@ -33,6 +33,9 @@ __all__ = [
 USUAL, EXTENDED = "[0, 1]", "[-1, 1]"
 LEAST = 0.02
 """Medians that are nearer to one another are told as equal."""
+LEARNT = 0.1
+"""A pair whose best seed of either range is below it was not learnt, and says nothing."""
+VERDICTS = ("better", "worse", "alike", "open", "not learnt", "one seed")
 
 
 @dataclass(frozen=True)
@@ -127,15 +130,21 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """What all seeds agree on: `better`, `worse`, or `alike`; with one seed `one seed`."""
+        """One of `VERDICTS`.
+
+        `better` and `worse` are what all seeds agree on; `alike` are medians within `LEAST`, and
+        `open` is a wider gap where the seeds of both ranges overlap.
+        """
         before, after = self.seeds
         if min(len(before), len(after)) < 2:
             return "one seed"
+        if max(*before, *after) < LEARNT:
+            return "not learnt"
         if abs(self.difference) < LEAST:
             return "alike"
         if min(after) > max(before):
             return "better"
-        return "worse" if max(after) < min(before) else "alike"
+        return "worse" if max(after) < min(before) else "open"
 
 
 def _values(cell: Cell) -> list[float]:
@@ -166,39 +175,36 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
     known = [pair for pair in found if pair.complete]
     if not known:
         return "Not known: none of the pairs below has been run in both ranges."
-    by = {name: [p for p in known if p.verdict == name] for name in ("better", "worse", "alike")}
+    by = {name: [p for p in known if p.verdict == name] for name in VERDICTS}
     count = f"{len(known)} pair{'s' * (len(known) != 1)} of models that were run in both ranges"
-    if question.costs:
-        lead = "worse"
-        first = (
-            f"Yes, in {len(by['worse'])} of the {count}: every seed with {EXTENDED} is worse there "
-            f"than every seed with {USUAL}."
-            if by["worse"]
-            else f"No: in none of the {count} is every seed with {EXTENDED} worse than every seed "
-            f"with {USUAL}."
-        )
-    else:
-        lead = "better"
-        first = (
-            f"Yes, in {len(by['better'])} of the {count}: every seed with {EXTENDED} is better "
-            f"there than every seed with {USUAL}."
-            if by["better"]
-            else f"No: in none of the {count} is every seed with {EXTENDED} better than every seed "
-            f"with {USUAL}."
-        )
-    said = [first]
-    other = "worse" if lead == "better" else "better"
+    lead, other = ("worse", "better") if question.costs else ("better", "worse")
+    every = f"every seed with {EXTENDED}"
     if by[lead]:
         most = max(by[lead], key=lambda pair: abs(pair.difference))
-        said.append(f"The widest gap is {_in_words(most)}.")
+        said = [
+            f"Yes, in {len(by[lead])} of the {count}: {every} is {lead} there than every seed with "
+            f"{USUAL}.",
+            f"The widest gap is {_in_words(most)}.",
+        ]
+    elif by["open"] or not (by["alike"] or by[other]):
+        said = [f"Not settled: in none of the {count} is {every} {lead} than every one of {USUAL}."]
+    else:
+        said = [f"No: in none of the {count} is {every} {lead} than every seed with {USUAL}."]
     if by["alike"]:
-        said.append(f"In {len(by['alike'])} the seeds overlap or the medians are within {LEAST}.")
+        said.append(f"In {len(by['alike'])} the medians are within {LEAST}.")
+    if by["open"]:
+        most = max(by["open"], key=lambda pair: abs(pair.difference))
+        said.append(
+            f"In {len(by['open'])} the medians are apart but the seeds overlap, the widest is "
+            f"{_in_words(most)}."
+        )
     if by[other]:
         most = max(by[other], key=lambda pair: abs(pair.difference))
         said.append(f"It is the other way round in {len(by[other])}: {_in_words(most)}.")
-    single = sum(pair.verdict == "one seed" for pair in known)
-    if single:
-        said.append(f"{single} have one seed, too few to say.")
+    if by["not learnt"]:
+        said.append(f"{len(by['not learnt'])} were learnt in neither range, so they do not say.")
+    if by["one seed"]:
+        said.append(f"{len(by['one seed'])} have one seed, too few to say.")
     return " ".join(said)
 
 
