@@ -107,3 +107,15 @@ def test_audits_are_read_and_written_byte_for_byte(archived: list[ArchivedRun]) 
     assert len(audits) >= 56
     for found in audits:
         assert json.dumps(RunAudit.from_dict(found).to_dict()) == json.dumps(found)
+
+
+def test_rows_are_as_wide_as_their_tables() -> None:
+    main = ROOT / "docs" / "results.md"
+    for page in (main, *sorted(main.with_suffix("").glob("*.md"))):
+        widths: set[int] = set()
+        for line in [*page.read_text(encoding="utf-8").splitlines(), ""]:
+            if line.startswith("|"):
+                widths.add(len(re.findall(r"(?<!\\)\|", line)))
+            else:
+                assert len(widths) < 2, f"{page.name} has rows of {widths} bars"
+                widths = set()

@@ -127,8 +127,8 @@ def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
         ]
         lines.append("| " + " | ".join(columns) + " |")
     for models, name in _not_run(found):
-        blanks = " | " * (len(heads) + 3)
-        lines.append(f"| {name} |{blanks}| not run: `{COMMAND.format(models=models)}` |")
+        columns = [name, *[""] * (len(heads) + 3), f"not run: `{COMMAND.format(models=models)}`"]
+        lines.append("| " + " | ".join(columns) + " |")
     told = differences(found)
     if told:
         lines += [
