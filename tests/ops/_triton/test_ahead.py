@@ -154,8 +154,8 @@ RUNS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "delta, short": (lambda: run_short(torch.bfloat16), 2),
     "delta, short, from a state": (lambda: run_short(torch.bfloat16, 16, start=True), 2),
     "delta, token by token": (lambda: run_short(torch.float32), 2),
-    "attention": (lambda: run_attention(512, 80), 8),
-    "attention, one gate a head": (lambda: run_attention(301, 1, torch.float32, start=True), 8),
+    "attention": (lambda: run_attention(512, 80), 12),
+    "attention, one gate a head": (lambda: run_attention(301, 1, torch.float32, start=True), 6),
     "attention, token by token": (lambda: run_attention(9, 80), 2),
 }
 
@@ -164,9 +164,9 @@ RUNS: dict[str, tuple[Callable[[], Tensor], int]] = {
 def test_all_is_compiled_before_the_first_launch(name: str, seen: Seen, parsed_only: None) -> None:
     run, kernels = RUNS[name]
     run().float().sum().backward()
-    assert len(seen.launched) == kernels
+    assert len(seen.launched) == kernels  # some twice, with other options or the same ones
     assert seen.late == []
-    assert sorted(seen.ahead) == sorted(seen.launched)
+    assert set(seen.ahead) == set(seen.launched) and len(seen.ahead) <= kernels
 
 
 def test_without_a_gradient_only_the_forward_is_compiled(seen: Seen, parsed_only: None) -> None:
@@ -216,13 +216,13 @@ def test_a_kernel_that_fails_ahead_is_compiled_by_its_launch(
     parse = triton.compiler.ASTSource.make_ir
 
     def make_ir(self: Any, *args: Any) -> Any:
-        if self.name == "_backward_kernel" and not in_main_thread():
+        if self.name == "_narrow_backward_kernel" and not in_main_thread():
             raise SystemError("AST constructor recursion depth mismatch")
         return parse(self, *args)
 
     monkeypatch.setattr(triton.compiler.ASTSource, "make_ir", make_ir)
     run_delta(208).float().sum().backward()
-    assert seen.late == ["_backward_kernel"]
+    assert seen.late == ["_narrow_backward_kernel"]
     assert sorted(seen.ahead + seen.late) == sorted(seen.launched)
 
 
