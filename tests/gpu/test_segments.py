@@ -63,6 +63,7 @@ def expect_match(
         allowed = 5e-5 if name == "state" else TOLERANCE[dtype]
         # sums over so many tokens may be worse than that, but not for being cut
         allowed = max(allowed, 2 * relative_error(uncut[name], expected[name]))
+        assert allowed < 10 * TOLERANCE[dtype], f"{name} is wrong whole"
         assert relative_error(got, expected[name]) < allowed, name
 
 
