@@ -59,6 +59,7 @@ def test_another_machine_is_not_exact_for_the_task(tmp_path: Path) -> None:
     made = record_of(tmp_path, other)
     assert made.equal is False and made.compiled is not None and made.compiled.proved
     assert not made.exact
+    assert not replace(made, equal=None).exact  # nobody knows the task's machine
 
 
 def test_a_run_without_a_machine_has_a_record_too(tmp_path: Path) -> None:

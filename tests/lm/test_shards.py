@@ -98,3 +98,16 @@ def test_people_s_words_are_no_part_of_the_hash(own: Manifest) -> None:
     assert content.pop("about")["hold_out"] == ["*/project2/*"]
     path.write_text(json.dumps(content))
     assert Manifest.read(own.folder).sha256 == own.sha256
+
+
+def test_windows_are_apart_and_inside(manifest: Manifest) -> None:
+    part = Part(manifest, "train", "code")
+    whole = part.read(0, len(part))
+    for length, most in ((7, 4), (len(part), 3), (len(part) // 3, 100)):
+        found = part.windows(length, most)
+        assert len(found) == min(most, len(part) // length)
+        step = (len(part) - length) // max(1, len(found) - 1)
+        assert len(found) == 1 or step >= length
+        for place, window in enumerate(found):
+            assert (window == whole[place * step :][:length]).all()
+    assert part.windows(len(part) + 1, 3) == []

@@ -16,6 +16,7 @@ from statetrack.automata import Machine
 from statetrack.automata.machine import IntArray, Letter
 from statetrack.compiler.network import CompiledRNN
 from statetrack.models import Tagger
+from statetrack.models._tokens import evaluating
 from statetrack.runs.folder import run_at
 from statetrack.runs.stored import StoredRun
 from statetrack.tasks import Task
@@ -167,13 +168,8 @@ def _answers_of(model: nn.Module, device: torch.device, precision: str) -> Answe
 
     @torch.no_grad()
     def answers(tokens: Tensor) -> Any:
-        training = model.training
-        model.eval()
-        try:
-            with autocast(device, precision):
-                return model(tokens)
-        finally:
-            model.train(training)
+        with evaluating(model), autocast(device, precision):
+            return model(tokens)
 
     return answers
 

@@ -109,9 +109,10 @@ class ExactRecord(Config):
     def exact(self) -> bool:
         """Whether there is a network that is proved right for the task after words of any length.
 
-        A network that follows another machine exactly is none.
+        A network that follows another machine exactly is none, nor is one for a task whose machine
+        is not known.
         """
-        return self.compiled is not None and self.compiled.proved and self.equal is not False
+        return self.compiled is not None and self.compiled.proved and self.equal is True
 
 
 def exact_record(

@@ -1,5 +1,6 @@
 """From examples to an exact network, in one command."""
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def exact(
     if run is None:
         print(f"1. train on examples of {task} of up to {longest} letters", flush=True)
         trained = _trained(out, *training)
-    elif training != DEFAULTS:
+    elif training != _defaults():
         raise ValueError(f"options about training do not go with {run}, which is trained already")
     else:
         print(f"1. {run} is trained already", flush=True)
@@ -111,8 +112,10 @@ def exact(
     return 0 if proof.wrong is None else 1
 
 
-DEFAULTS = ("parity_dense", 500, 32, 2, 1, 16, 5e-3, 0)
-"""Of the options about training."""
+def _defaults() -> tuple[object, ...]:
+    """Of the options about training: all but the run and the folder to write."""
+    options = inspect.signature(exact).parameters.items()
+    return tuple(one.default for name, one in options if name not in ("run", "out"))
 
 
 def _trained(

@@ -162,7 +162,8 @@ def evaluate(
         part = Part(manifest, "validation", domain)
         answers: dict[str, Any] = {}
         for name, times, most in (("short", 1, settings.short), ("long", TIMES, settings.long)):
-            texts = _windows(part, times * length, most)
+            # with one token more, so that so many are predicted
+            texts = [torch.from_numpy(row) for row in part.windows(times * length + 1, most)]
             if not texts:
                 continue
             with autocast(device, precision):
@@ -183,13 +184,6 @@ def evaluate(
         if answers:
             found[domain] = answers
     return found
-
-
-def _windows(part: Part, length: int, most: int) -> list[torch.Tensor]:
-    """Windows with one token more, so that `length` are predicted; none lie over one another."""
-    count = min(most, (len(part) - 1) // length)
-    step = (len(part) - length - 1) // max(1, count - 1)
-    return [torch.from_numpy(part.read(i * step, length + 1)) for i in range(count)]
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:

@@ -13,6 +13,7 @@ from statetrack.lm.shards import Manifest, Part
 from statetrack.lm.text import Text
 from statetrack.lm.token_classes import CLASSES, token_classes
 from statetrack.models import CausalLM
+from statetrack.models._tokens import evaluating
 from statetrack.training.precision import autocast
 
 __all__ = ["FIRST", "HeadSettings", "look_at_heads"]
@@ -63,22 +64,20 @@ def look_at_heads(
     behind the first newline in the middle of the first windows. A model without transitions, or
     with more than `MOST_HEADS` heads in a layer, has no heads to tell of.
     """
-    windows = {name: _windows(manifest, name, settings) for name in manifest.domains("validation")}
+    windows = {
+        name: Part(manifest, "validation", name).windows(settings.length, settings.windows)
+        for name in manifest.domains("validation")
+    }
     windows = {name: rows for name, rows in windows.items() if rows}
     if not windows:
         raise ValueError(
             f"{manifest.folder} has no held-out text of {settings.length} tokens in one domain"
         )
     device = model.embedding.weight.device
-    was_training = model.training
-    model.eval()
-    try:
-        with autocast(device, precision):
-            by_layer = lowest_on(
-                model, [torch.from_numpy(row) for rows in windows.values() for row in rows]
-            )
-    finally:
-        model.train(was_training)
+    with evaluating(model), autocast(device, precision):
+        by_layer = lowest_on(
+            model, [torch.from_numpy(row) for rows in windows.values() for row in rows]
+        )
     by_layer = {name: found for name, found in by_layer.items() if found.shape[1] <= MOST_HEADS}
     told = {
         "settings": vars(settings),
@@ -125,14 +124,6 @@ def look_at_heads(
         "heads": heads,
         "examples": _examples(windows, text, values, places, shown, settings),
     }
-
-
-def _windows(manifest: Manifest, domain: str, settings: HeadSettings) -> list[Tokens]:
-    """Windows of a domain's held-out text, at equal distances."""
-    part = Part(manifest, "validation", domain)
-    count = min(settings.windows, len(part) // settings.length)
-    step = (len(part) - settings.length) // max(1, count - 1)
-    return [part.read(i * step, settings.length) for i in range(count)]
 
 
 def _kinds(

@@ -20,6 +20,7 @@ from statetrack._typing import Float, Int
 from statetrack.lm.task_data import examples
 from statetrack.lm.text import Text
 from statetrack.models import CausalLM
+from statetrack.models._tokens import evaluating
 from statetrack.tasks import Batch, Task
 from statetrack.training.config import ScheduleConfig
 from statetrack.training.precision import autocast
@@ -241,9 +242,7 @@ def ask_generated(
     """
     rows = examples(name)
     right: dict[int, list[bool]] = {}
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for first in range(0, len(rows), 32):
             some = rows[first : first + 32]
             pairs = [
@@ -263,8 +262,6 @@ def ask_generated(
             best = said.view(len(some), -1).argmin(1).tolist()
             for row, choice in zip(some, best, strict=True):
                 right.setdefault(row["steps"], []).append(choice == row["label"])
-    finally:
-        model.train(was_training)
     return {
         "chance": 1 / len(rows[0]["choices"]),
         "length_means": "events",
@@ -311,16 +308,12 @@ def _accuracy(
     model: CausalLM, found: Probe, test: Sequence[Trace], longest: int, precision: str
 ) -> dict[str, Any]:
     """Over all answers, by length (answers between half of it and all of it) and by operations."""
-    was_training = model.training
-    model.eval()
     hits: list[bool] = []
-    try:
+    with evaluating(model):
         for first in range(0, len(test), 8):
             with autocast(_device(model), precision):
                 scores, answers = _scores(model, found, test[first : first + 8])
             hits += (scores.argmax(-1) == answers).tolist()
-    finally:
-        model.train(was_training)
     statements = [count for trace in test for count in trace.statements]
     operations = [count for trace in test for count in trace.operations]
     ends = [longest]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from statetrack._typing import Float
 from statetrack.models import CausalLM
+from statetrack.models._tokens import evaluating
 
 __all__ = ["CONFIDENCE", "Evaluation", "Losses", "evaluate", "read_losses"]
 
@@ -170,16 +171,12 @@ def read_losses(
     bins = -(-(len(rows[order[0]]) - 1) // bin_size)
     sums = torch.zeros(len(rows), bins, dtype=torch.float64)
     counts = torch.zeros(len(rows), bins, dtype=torch.float64)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for first in range(0, len(order), batch):
             chosen = order[first : first + batch]
             _read(model, [rows[i] for i in chosen], chosen, chunk, bin_size, sums, counts)
             if progress is not None:
                 progress(min(first + batch, len(order)), len(order))
-    finally:
-        model.train(was_training)
     return Losses(sums, counts, bin_size, max(map(len, rows)) - 1)
 
 

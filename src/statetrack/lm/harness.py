@@ -22,6 +22,7 @@ from statetrack._suggest import did_you_mean
 from statetrack.lm.task_data import PAPER, expect_data
 from statetrack.lm.text import Text
 from statetrack.models import CausalLM, Sampling
+from statetrack.models._tokens import evaluating
 
 with needs("lm evaluate --tasks", "lm-eval", "eval"):
     from lm_eval import evaluator
@@ -233,15 +234,11 @@ class HarnessModel(TemplateLM):
         rows = [(self._shortened(context, new), len(new)) for _, context, new in requests]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]))
         found: dict[int, tuple[float, bool]] = {}
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             for first in range(0, len(order), self.batch):
                 chosen = order[first : first + self.batch]
                 found |= zip(chosen, self._scored([rows[i] for i in chosen]), strict=True)
                 self.progress(len(found), len(rows))
-        finally:
-            self.model.train(training)
         return [found[i] for i in range(len(rows))]
 
     def _shortened(self, context: list[int], new: list[int]) -> list[int]:

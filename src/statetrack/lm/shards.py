@@ -140,6 +140,12 @@ class Part:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def windows(self, length: int, most: int) -> list[npt.NDArray[np.int64]]:
+        """At most so many windows of the text, at equal distances; none lie over one another."""
+        count = min(most, len(self) // length)
+        step = (len(self) - length) // max(1, count - 1)
+        return [self.read(i * step, length) for i in range(count)]
+
     def read(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """Tokens `first` to `first + count - 1`, which may lie in several shards."""
         assert 0 <= first and first + count <= len(self), "a window beyond the text"

@@ -1,6 +1,8 @@
 """What all models on tokens are: a table of vectors, a backbone, scores."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +15,22 @@ from statetrack.models.config import BackboneConfig
 from statetrack.models.parts import Embedding
 from statetrack.ops._checks import checking_values
 
-__all__ = ["ModelState", "TokenModel"]
+__all__ = ["ModelState", "TokenModel", "evaluating"]
 
 ModelState = tuple[LayerState, ...]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout; the model is afterwards as it was."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
 
 
 class TokenModel(nn.Module, ABC):

@@ -6,7 +6,6 @@ looks at what was written once for all of these steps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -17,7 +16,7 @@ from torch.nn.functional import pad
 
 from statetrack._typing import Bool, Float, Int
 from statetrack.config import Bounds, Config
-from statetrack.models._tokens import ModelState, TokenModel
+from statetrack.models._tokens import ModelState, TokenModel, evaluating
 from statetrack.models.constraint import Constraint
 
 __all__ = ["Prompts", "Sampling", "choose", "generate", "in_a_batch", "stream"]
@@ -171,7 +170,7 @@ def _prefill(
 ) -> tuple[Float[Tensor, "batch vocab"], ModelState]:
     """The scores after every prompt, and the state there."""
     last = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
-    with _evaluating(model):
+    with evaluating(model):
         scores, state = model(tokens, read_at=last, mask=None if bool(mask.all()) else mask)
     return scores[:, 0], state
 
@@ -278,7 +277,7 @@ class _Writer:
         self, place: _Place, state: ModelState, count: int
     ) -> tuple[Tensor, Tensor, _Place, ModelState]:
         columns, ended = [], []
-        with _evaluating(self.model):
+        with evaluating(self.model):
             for _ in range(count):
                 scores, state = self._step(place.token, state)
                 column, place = self.rules.pick(scores, place)
@@ -346,16 +345,3 @@ def _overwrite(old: Iterable[Tensor | None], new: Iterable[Tensor | None]) -> No
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {key: part.shape for key, part in state.items()}
-
-
-@contextmanager
-def _evaluating(model: TokenModel) -> Iterator[None]:
-    """Without dropout; the model is afterwards as it was."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()

@@ -202,9 +202,9 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
         most = max(by[other], key=lambda pair: abs(pair.difference))
         said.append(f"It is the other way round in {len(by[other])}: {_in_words(most)}.")
     if by["not learnt"]:
-        said.append(f"{len(by['not learnt'])} were learnt in neither range, so they do not say.")
+        said.append(f"Learnt in neither range, and so mute: {len(by['not learnt'])}.")
     if by["one seed"]:
-        said.append(f"{len(by['one seed'])} have one seed, too few to say.")
+        said.append(f"With one seed, too few to say: {len(by['one seed'])}.")
     return " ".join(said)
 
 
