@@ -195,8 +195,9 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
 
 def study(arguments: argparse.Namespace) -> int:
     """Trains and asks, one model after the other; the exit code."""
+    batch = {} if arguments.batch is None else {"batch": arguments.batch}
     first = configs(
-        arguments.shards, size=arguments.size, tokens=arguments.tokens, seeds=(0,), models="pair"
+        arguments.shards, size=arguments.size, tokens=arguments.tokens, seeds=(0,), **batch
     )[0]
     eighth = max(10, round(first.steps / 80) * 10)
     planned = configs(
@@ -210,6 +211,7 @@ def study(arguments: argparse.Namespace) -> int:
         checkpoint_every=eighth,
         micro_batch=arguments.micro_batch,
         compile="blocks" if arguments.compile else "no",
+        **batch,
     )
     out = Path(arguments.out)
     failed = 0
@@ -421,6 +423,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs.add_argument("--tokens", type=float, default=0.5e9)
     runs.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
     runs.add_argument("--lr", type=float)
+    runs.add_argument("--batch", type=int, help="sequences a step, if not the recipe's")
     runs.add_argument("--micro-batch", type=int)
     runs.add_argument("--compile", action="store_true")
     runs.add_argument("--ask", nargs="*", choices=list(ANSWERS), default=list(ANSWERS))
