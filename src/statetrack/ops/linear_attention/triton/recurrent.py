@@ -329,13 +329,13 @@ def _backward_kernel(
         )
         segment = first // 8
         if segment > 0:
-            source = kept_ptr + (slot + segment - 1) * K * PV + kept_at
-            state = tl.load(source, mask=in_kept, other=0.0)
+            saved = kept_ptr + (slot + segment - 1) * K * PV + kept_at
+            state = tl.load(saved, mask=in_kept, other=0.0)
         else:
             state = tl.zeros([BK, BV], COMPUTE)
-            if start_ptr is not None:
-                source = start_ptr + head * K * V + at
-                state += tl.load(source, mask=inside, other=0.0).to(COMPUTE)
+            if start_ptr is not None:  # a name of its own: its dtype may be another
+                given = start_ptr + head * K * V + at
+                state += tl.load(given, mask=inside, other=0.0).to(COMPUTE)
         if first % 8 == 4:
             _, k, v, a, _ = before
             k, v, a = _each(k), _each(v), _each_gate(a, VECTOR)
