@@ -62,8 +62,10 @@ def expect_match(
     for name, got in results(op, low, **options).items():
         allowed = 5e-5 if name == "state" else TOLERANCE[dtype]
         # sums over so many tokens may be worse than that, but not for being cut
-        allowed = max(allowed, 2 * relative_error(uncut[name], expected[name]))
-        assert allowed < 10 * TOLERANCE[dtype], f"{name} is wrong whole"
+        at_all = relative_error(uncut[name], expected[name])
+        # a gate is rounded at every token, and a state that forgets little keeps it all
+        assert at_all < max(5 * TOLERANCE[dtype], CUTS[-1] * 2**-24), f"{name} is wrong whole"
+        allowed = max(allowed, 2 * at_all)
         assert relative_error(got, expected[name]) < allowed, name
 
 

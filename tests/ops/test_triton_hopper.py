@@ -206,7 +206,10 @@ def test_attention_chunks_fit_on_hopper(dtype: str, cut: str) -> None:
 @rows_and_pieces
 @pytest.mark.parametrize(
     ("key", "value", "dtype"),
-    mostly_slow([(128, 128, "bf16"), (64, 65, "fp32")], fast=[(128, 128, "bf16")]),
+    mostly_slow(
+        [(128, 128, "bf16"), (64, 65, "fp32"), (32, 64, "bf16"), (64, 32, "bf16")],
+        fast=[(128, 128, "bf16"), (32, 64, "bf16")],
+    ),
 )
 def test_attention_with_a_gate_per_head_fits_on_hopper(
     key: int, value: int, dtype: str, cut: str

@@ -48,6 +48,7 @@ CHUNK_FLOAT32 = 32  # of products in three parts, which need more room
 ENOUGH = 256  # programs for states that are not worth cutting in time
 PROGRAMS = 2 * 132  # wanted of those that are
 SHORTEST = 256  # tokens of a segment
+LEAST = 64  # columns of half precision products: narrower ones ptxas 12.8 gets wrong (see README)
 
 
 def saved(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None) -> Tensor:
@@ -574,9 +575,13 @@ def _states_tile(key: int, value: int) -> tuple[int, int, int, int]:
 
 def _outputs_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys at a time, value columns."""
-    return _block(key, 32 if precision == "tf32x3" else 64), _block(value, 128), 4, 3
+    if precision == "tf32x3":
+        return _block(key, 32), _block(value, 128), 4, 3
+    return _block(key, 64), max(_block(value, 128), LEAST), 4, 3
 
 
 def _gradients_tile(key: int, value: int, precision: str) -> tuple[int, int, int, int]:
     """(BK, BV, warps, stages): keys, and value columns at a time."""
-    return _block(key, 128), _block(value, 32 if precision == "tf32x3" else 64), 4, 2
+    if precision == "tf32x3":
+        return _block(key, 128), _block(value, 32), 4, 2
+    return max(_block(key, 128), LEAST), _block(value, 64), 4, 2
