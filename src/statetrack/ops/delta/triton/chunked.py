@@ -65,9 +65,10 @@ CARRY: dict[int, tuple[bool, dict[str, int]]] = {
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
 _TINY_GATE = tl.constexpr(2.0**-7)  # no gradient is divided by a smaller one
+_MILD = tl.constexpr(-80.0)  # the logarithm of the product of mild gates is larger
 _ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
 
-# Rows of the vectors kept per chunk; the last three only with a gate.
+# Rows of the vectors kept per chunk; from `_UNTIL` on only with a gate.
 _R = tl.constexpr(0)  # 1/‖k‖
 _READ = tl.constexpr(1)  # g/‖k‖²
 _BETA = tl.constexpr(2)
@@ -75,6 +76,9 @@ _R_Q = tl.constexpr(3)  # scale/‖q‖, per token
 _UNTIL = tl.constexpr(4)  # d
 _SINCE = tl.constexpr(5)  # g
 _RHO = tl.constexpr(6)  # r_q g, per token
+_WRITE = tl.constexpr(7)  # d β
+_LEFT = tl.constexpr(8)  # D_ij = left_i right_j where gates are mild, and 0 elsewhere
+_RIGHT = tl.constexpr(9)
 
 # Rows of the sums that `_gradients_kernel` leaves for `_gate_kernel`.
 _SINCE_Q = tl.constexpr(0)  # the gradient of g as reads see it, per token
@@ -240,9 +244,14 @@ def _product_of_gates(log, marks):
 
 @triton.jit
 @no_type_check
-def _some_are_tiny(gates):
-    """Whether the gradient of the gates of a chunk cannot be had by dividing by them."""
-    return tl.sum(tl.where(tl.abs(gates) < _TINY_GATE, 1, 0), 0) > 0
+def _mildness(gates, log):
+    """Whether the gates of a chunk are mild, and the logarithm c with D_ij = (g_i/2ᶜ) (2ᶜ/g_j).
+
+    Mild: none is tiny, and neither factor is so large or so small that a product with it is lost.
+    """
+    total = tl.min(log, 0)
+    mild = (tl.min(tl.where(tl.abs(gates) >= _TINY_GATE, 1, 0), 0) == 1) & (total >= _MILD)
+    return mild, tl.floor(total / 2)  # so that powers of two stay exact
 
 
 @triton.jit
@@ -350,7 +359,9 @@ def _prepare_kernel(
     EXACT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """M⁻¹ [R, parts, R], P [tokens, R], D (both ways round) and the vectors of a chunk of a head.
+    """M⁻¹ [R, parts, R], P [tokens, R] and the vectors of a chunk of a head.
+
+    Where gates are not mild also D, both ways round; where they are, it is left_i right_j.
 
     A and its inverse may lie in the same memory: one is read whole before the other is written.
     """
@@ -368,59 +379,72 @@ def _prepare_kernel(
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
     square = tl.sum(tl.where(rows[:, None] == rows[None, :], gram, 0.0), 1)
     high, low, r = _inverse_square(square, NORMALIZE)
-    system = tl.fma(gram, high[:, None], gram * low[:, None]) * beta[None, :]
-    attention = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
     wide = q.to(COMPUTE)
     _, _, r_q = _inverse_square(tl.sum(wide * wide, 1), NORMALIZE)
     r_q *= SCALE
-    attention *= r_q[:, None] * beta[None, :]
-    seen = rows[None, :] < (tokens[:, None] + 1) * N
-
     at = vectors_ptr + tile * (FIELDS * ROWS)
+    tl.store(at + _R * ROWS + rows, r)
+    tl.store(at + _BETA * ROWS + rows, beta)
+    tl.store(at + _R_Q * ROWS + tokens, r_q)
+    read, right, left_q = high + low, beta, r_q
     if decay_ptr is not None:
         decay_at = decay_ptr + first_token
         gates = _row_gates(decay_at, rows, row_count, N, H, COMPUTE)
-        gates_q = _token_gates(decay_at, tokens, token_count, H, COMPUTE)
         log, marks = _log_gates(gates)
-        i, j = rows[:, None], rows[None, :]
-        turn = tl.where(i < j, -1, 1)
-        between = _product_of_gates(
-            (log[:, None] - log[None, :]) * turn, (marks[:, None] - marks[None, :]) * turn
-        )
-        _store(between_ptr + tile * (ROWS * ROWS), rows, ROWS, rows, ROWS, ROWS, between)
-        system *= between
         since = _product_of_gates(log, marks)
         if N == 1:
-            attention *= between
-            since_q = since
+            log_q, marks_q, since_q = log, marks, since
         else:
+            gates_q = _token_gates(decay_at, tokens, token_count, H, COMPUTE)
             log_q, marks_q = _log_gates(gates_q)
-            attention *= _product_of_gates(
-                tl.where(seen, log_q[:, None] - log[None, :], 0.0),
-                marks_q[:, None] - marks[None, :],
-            )
             since_q = _product_of_gates(log_q, marks_q)
         last = rows == ROWS - 1
         until = _product_of_gates(
             tl.sum(tl.where(last, log, 0.0), 0) - log, tl.sum(tl.where(last, marks, 0), 0) - marks
         )
-        tl.store(at + _READ * ROWS + rows, (high + low) * since)
+        mild, middle = _mildness(gates, log)
+        left, factor = _product_of_gates(log - middle, marks), _product_of_gates(middle - log, marks)
+        tl.store(at + _LEFT * ROWS + rows, tl.where(mild, left, 0.0))
+        tl.store(at + _RIGHT * ROWS + rows, factor)
         tl.store(at + _UNTIL * ROWS + rows, until)
         tl.store(at + _SINCE * ROWS + rows, since)
         tl.store(at + _RHO * ROWS + tokens, r_q * since_q)
-    else:
-        tl.store(at + _READ * ROWS + rows, high + low)
-    tl.store(at + _R * ROWS + rows, r)
-    tl.store(at + _BETA * ROWS + rows, beta)
-    tl.store(at + _R_Q * ROWS + tokens, r_q)
-    attention = tl.where(seen, attention, 0.0)
-    _store(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS, attention)
+        tl.store(at + _WRITE * ROWS + rows, beta * until)
+        read *= since
+        if mild:
+            right *= factor
+            left_q *= _product_of_gates(log_q - middle, marks_q)
+    tl.store(at + _READ * ROWS + rows, read)
 
+    system = tl.fma(gram, high[:, None], gram * low[:, None]) * right[None, :]
+    if decay_ptr is not None:
+        if mild:
+            system *= left[:, None]
+        else:
+            i, j = rows[:, None], rows[None, :]
+            turn = tl.where(i < j, -1, 1)
+            between = _product_of_gates(
+                (log[:, None] - log[None, :]) * turn, (marks[:, None] - marks[None, :]) * turn
+            )
+            _store(between_ptr + tile * (ROWS * ROWS), rows, ROWS, rows, ROWS, ROWS, between)
+            system *= between
     system_at = system_ptr + tile * (ROWS * ROWS)
     below = rows[:, None] > rows[None, :]
     system = tl.where(below, system, 0.0)
     blocks_below = rows[:, None] // 16 >= rows[None, :] // 16
     tl.store(system_at + rows[:, None] * ROWS + rows[None, :], system, mask=blocks_below)
+
+    attention = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+    attention *= left_q[:, None] * right[None, :]
+    seen = rows[None, :] < (tokens[:, None] + 1) * N
+    if decay_ptr is not None:
+        if mild == 0:
+            attention *= _product_of_gates(
+                tl.where(seen, log_q[:, None] - log[None, :], 0.0),
+                marks_q[:, None] - marks[None, :],
+            )
+    attention = tl.where(seen, attention, 0.0)
+    _store(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS, attention)
     tl.debug_barrier()
     _invert(system_at, EXACT, COMPUTE)
     inverse = tl.load(system_at + rows[:, None] * ROWS + rows[None, :])
@@ -492,9 +516,8 @@ def _forward_kernel(
         at = vectors_ptr + tile * (FIELDS * ROWS)
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
-        write = tl.load(at + _BETA * ROWS + rows)
+        write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if GATED:
-            write *= tl.load(at + _UNTIL * ROWS + rows)
             whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
         if SAVE:
             _store(states_ptr + tile * (K * V), values, K, keys, V, K, state)
@@ -576,13 +599,10 @@ def _backward_kernel(
         at = vectors_ptr + tile * (FIELDS * ROWS)
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
-        write = tl.load(at + _BETA * ROWS + rows)
+        write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
+        rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
         if GATED:
-            write *= tl.load(at + _UNTIL * ROWS + rows)
-            rho = tl.load(at + _RHO * ROWS + tokens)
             whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-        else:
-            rho = tl.load(at + _R_Q * ROWS + tokens)
         _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, dstate)
 
         de = _product(dstate, tl.trans(k), tl.zeros([BV, ROWS], COMPUTE), PRECISION)
@@ -682,9 +702,7 @@ def _narrow_forward_kernel(
         at = vectors_ptr + tile * (FIELDS * ROWS)
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
-        write = tl.load(at + _BETA * ROWS + rows)
-        if GATED:
-            write *= tl.load(at + _UNTIL * ROWS + rows)
+        write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if SAVE:
             _store(states_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(state))
 
@@ -757,10 +775,9 @@ def _narrow_backward_kernel(
     # What Triton does not load ahead by itself is loaded a chunk early.
     at = vectors_ptr + (head * chunks + chunks - 1) * (FIELDS * ROWS)
     next_r = tl.load(at + _R * ROWS + rows)
-    next_write = tl.load(at + _BETA * ROWS + rows)
+    next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
     next_whole = 1.0
     if GATED:
-        next_write *= tl.load(at + _UNTIL * ROWS + rows)
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
     before = (chunks - 1) * TOKENS
     dy_at = dy_ptr + ((b * T + before) * H + h) * V
@@ -774,9 +791,8 @@ def _narrow_backward_kernel(
         next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
         at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
         next_r = tl.load(at + _R * ROWS + rows)
-        next_write = tl.load(at + _BETA * ROWS + rows)
+        next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if GATED:
-            next_write *= tl.load(at + _UNTIL * ROWS + rows)
             next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
         token_count = tl.minimum(T - c * TOKENS, TOKENS)
         first_token = (b * T + c * TOKENS) * H + h
@@ -867,7 +883,6 @@ def _outputs_kernel(
 def _gradients_kernel(
     q_ptr,
     k_ptr,
-    decay_ptr,
     between_ptr,
     vectors_ptr,
     states_ptr,
@@ -894,6 +909,7 @@ def _gradients_kernel(
     FIELDS: tl.constexpr,
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    MILD: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -905,17 +921,20 @@ def _gradients_kernel(
 
     with r fixed; the change of r only takes the part along q or k away. B and Bᵀ, C and Cᵀ are both
     products: no accumulator is ever transposed. With a gate, the gradients of D, g, d and γ are
-    left for `_gate_kernel`: those of D as sums along its rows and columns, and where a gate is tiny
-    as two matrices, one for reads and one for writes.
+    left for `_gate_kernel`: those of D as sums along its rows and columns, and where gates are not
+    mild as two matrices, one for reads and one for writes.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    if between_ptr is not None:
+        if (tl.load(at + _LEFT * ROWS) != 0) != MILD:
+            return
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
     token_count = tl.minimum(T - c * TOKENS, TOKENS)
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
 
-    at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
     beta = tl.load(at + _BETA * ROWS + rows)
     r_q = tl.load(at + _R_Q * ROWS + tokens)
@@ -935,43 +954,48 @@ def _gradients_kernel(
         dp = _leaf(dy, tl.trans(e), dp, PRECISION)
         dp_t = _leaf(e, tl.trans(dy), dp_t, PRECISION)
         from_state = _leaf(dy, state, from_state, PRECISION)
-    dp = tl.where(seen, dp * r_q[:, None], 0.0)
-    dp_t = tl.where(seen_t, dp_t * r_q[None, :], 0.0)
+    left, left_q, right, factor = r, r_q, beta, 1.0
+    ends = tokens * N + N - 1  # a token is read after its last micro-step
+    if MILD:  # D_ij = left_i right_j
+        left *= tl.load(at + _LEFT * ROWS + rows)
+        left_q *= tl.load(at + _LEFT * ROWS + ends, mask=ends < ROWS, other=0.0)
+        factor = tl.load(at + _RIGHT * ROWS + rows)
+        right *= factor
+    dp = tl.where(seen, dp * left_q[:, None], 0.0)
+    dp_t = tl.where(seen_t, dp_t * left_q[None, :], 0.0)
     k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     if between_ptr is not None:
         between_at = between_ptr + tile * (ROWS * ROWS)
         changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
         sums_at = sums_ptr + tile * (_SUMS * ROWS)
-        tiny = _some_are_tiny(_row_gates(decay_ptr + first_token, rows, row_count, N, H, COMPUTE))
-        if N == 1:  # D is the same both ways round
-            gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-            gates_t = gates_q
-        else:
-            ends = tokens * N + N - 1  # a token is read after its last micro-step
-            gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-            gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
         change = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE) * dp
-        if tiny:
+        if not MILD:
             _store(changes_at, tokens, ROWS, rows, BQ, ROWS, change * beta[None, :])
-        change *= gates_q
-        dbeta = tl.sum(change, 0)
-        tl.store(sums_at + _READS * ROWS + tokens, tl.sum(change * beta[None, :], 1))
+            if N == 1:  # D is the same both ways round
+                gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+                gates_t = gates_q
+            else:
+                gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+                gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
+            change *= gates_q
+            dp *= gates_q
+            dp_t *= gates_t
+        dbeta = tl.sum(change, 0) * factor
+        tl.store(sums_at + _READS * ROWS + tokens, tl.sum(change * right[None, :], 1))
         tl.store(sums_at + _SINCE_Q * ROWS + tokens, r_q * tl.sum(from_state * q.to(COMPUTE), 1))
-        dp *= gates_q
-        dp_t *= gates_t
         rho = tl.load(at + _RHO * ROWS + tokens)
     else:
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
         dbeta = tl.sum(dp_t * scores, 1)
         rho = r_q
-    dq = _leaf(dp * beta[None, :], k, from_state * rho[:, None], PRECISION)
+    dq = _leaf(dp * right[None, :], k, from_state * rho[:, None], PRECISION)
     if NORMALIZE:
         r_unit = r_q * (1.0 / SCALE if SCALE != 0 else 0.0)
         wide = q.to(COMPUTE)
         dq -= wide * (tl.sum(wide * dq, 1) * r_unit * r_unit)[:, None]
     _store(dq_ptr + first_token * K, tokens, H * K, keys, token_count, K, dq)
-    dk = _leaf(dp_t * beta[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
+    dk = _leaf(dp_t * right[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
 
     # What comes through the state before the chunk.
     from_state = tl.zeros([ROWS, BK], COMPUTE)  # dV Sᵀ
@@ -1002,32 +1026,32 @@ def _gradients_kernel(
         if between_ptr is not None:
             state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
             overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
-    dm = tl.where(below, dm * r[:, None], 0.0)
-    dm_t = tl.where(above, dm_t * r[None, :], 0.0)
+    dm = tl.where(below, dm * left[:, None], 0.0)
+    dm_t = tl.where(above, dm_t * left[None, :], 0.0)
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
     along_state = tl.sum(to_state * k.to(COMPUTE), 1)  # k_j·(Z e_j)
     write = beta
     if between_ptr is not None:
         until = tl.load(at + _UNTIL * ROWS + rows)
-        if tiny:
+        if not MILD:
             change = -dm * gram * beta[None, :]
             _store(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS, change)
+            gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            dm *= gates
+            dm_t *= gates
         tl.store(sums_at + _ALONG * ROWS + rows, beta * along_state)
         tl.store(sums_at + _OVERLAP * ROWS, tl.sum(overlap, 0))
-        gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-        dm *= gates
-        dm_t *= gates
         write = beta * until
         along_state *= until
-    dbeta -= tl.sum(dm_t * gram, 1)
-    if between_ptr is not None:
-        net = -tl.sum(dm * gram * beta[None, :], 1) - beta * dbeta
+        dbeta -= tl.sum(dm_t * gram, 1) * factor
+        net = -tl.sum(dm * gram * right[None, :], 1) - beta * dbeta
         tl.store(sums_at + _NET * ROWS + rows, net)
-    dbeta += along_state
-    dbeta = dbeta.to(dbeta_ptr.dtype.element_ty)
+    else:
+        dbeta -= tl.sum(dm_t * gram, 1)
+    dbeta = (dbeta + along_state).to(dbeta_ptr.dtype.element_ty)
     tl.store(dbeta_ptr + first_row + rows * H, dbeta, mask=rows < row_count)
     dk += to_state * write[:, None]
-    dk = _leaf(-(dm * beta[None, :] + dm_t * beta[:, None]), k, dk, PRECISION)
+    dk = _leaf(-(dm * right[None, :] + dm_t * right[:, None]), k, dk, PRECISION)
     if NORMALIZE:
         wide = k.to(COMPUTE)
         dk -= wide * (tl.sum(wide * dk, 1) * r * r)[:, None]
@@ -1097,7 +1121,7 @@ def _gate_kernel(
 
     a_s da_s = Σ_{i≥s>j} D_ij dD_ij + Σ_{i≥s} g_i dg_i + Σ_{j<s} d_j dd_j + γ dγ, and the first sum
     is that over all rows from s on less that over all columns from s on. No sum is larger than what
-    it is made of, so this is good unless a_s is tiny. Then
+    it is made of, so this is good where gates are mild. Elsewhere
 
     da_s = Σ_{j<s} F_sj D_{s-1,j} + g_{s-1} f_s, with F and f the gradients of D and g that come
     back to s through the gates after it. Nothing is divided by a gate, which may be 0.
@@ -1112,7 +1136,7 @@ def _gate_kernel(
     along = tl.load(sums_at + _ALONG * ROWS + rows)
     overlap = tl.load(sums_at + _OVERLAP * ROWS)
     row_gates = _row_gates(decay_ptr + first_token, rows, row_count, N, H, COMPUTE)
-    if _some_are_tiny(row_gates):
+    if tl.load(at + _LEFT * ROWS) == 0:
         d_decay = _gate_by_products(
             between_ptr + tile * (ROWS * ROWS),
             changes_ptr + tile * ((BQ + ROWS) * ROWS),
@@ -1188,7 +1212,7 @@ def _constants(q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype)
 
 
 def _fields(gated: bool) -> int:
-    return 7 if gated else 4
+    return 10 if gated else 4
 
 
 def _parts(element: torch.dtype) -> int:
@@ -1379,11 +1403,9 @@ def backward(
         kernel = _narrow_backward_kernel if narrow else _backward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(value)
-    decay = contiguous(decay)
     gradients = (
         q,
         k,
-        decay,
         between if gated else None,
         vectors,
         states,
@@ -1399,12 +1421,14 @@ def backward(
         time,
         chunks,
     )
-    own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    own: dict[str, Any] = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
     with on_device_of(q):
         programs = (batch * heads * chunks,)
-        launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
+        for mild in (True, False) if gated else (False,):  # each leaves the other's chunks alone
+            own["MILD"] = mild
+            launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
         if gated:
             del constants["K"], constants["BK"]
-            gate = (decay, between, vectors, changes, sums, ddecay, time, chunks)
+            gate = (contiguous(decay), between, vectors, changes, sums, ddecay, time, chunks)
             launch(_gate_kernel, programs, *gate, **constants, **GATE_OPTIONS)
     return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart
