@@ -54,9 +54,9 @@ ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
 OUTPUTS_OPTIONS = {"num_warps": 4}
-APART = (16, 32)  # values a program takes along where y is made in a kernel of its own
 
 CARRY: dict[int, tuple[bool, dict[str, int]]] = {
+    16: (True, {"num_warps": 4, "num_stages": 3}),
     32: (True, {"num_warps": 4, "num_stages": 3}),
     64: (False, {"num_warps": 4, "num_stages": 2}),
     128: (False, {"num_warps": 8, "num_stages": 2}),
@@ -157,17 +157,6 @@ def _columns(x, PARTS: tl.constexpr, like):
 
 @triton.jit
 @no_type_check
-def _exact_columns(x, PARTS: tl.constexpr):
-    """The same for an x that has no low part."""
-    if PARTS == 2:
-        both = tl.permute(tl.join(x, tl.zeros_like(x)), [0, 2, 1])
-        return tl.reshape(both, [x.shape[0], 2 * x.shape[1]])
-    else:
-        return x
-
-
-@triton.jit
-@no_type_check
 def _sum_of_parts(x, PARTS: tl.constexpr):
     """What a product with `_columns` stands for: the two parts of every column added."""
     if PARTS == 2:
@@ -184,6 +173,16 @@ def _load(at, rows, stride, columns, row_count, column_count):
     """The tile whose row i begins at at + i·stride; zeros beyond the counts."""
     inside = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
     return tl.load(at + (rows[:, None] * stride + columns[None, :]), mask=inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _load_state(at, values, keys, V, K, BY_KEY: tl.constexpr):
+    """A tile [values, keys] of a saved state or gradient of one."""
+    if BY_KEY:
+        return tl.trans(_load(at, keys, V, values, K, V))
+    else:
+        return _load(at, values, K, keys, V, K)
 
 
 @triton.jit
@@ -678,14 +677,9 @@ def _narrow_forward_kernel(
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-    v_at = v_ptr + (b * T * N * H + h) * V
-    next_v = _load(v_at, rows, H * V, values, tl.minimum(T, TOKENS) * N, V)
     for c in range(chunks):
         tile = head * chunks + c
-        rho, whole, v = next_rho, next_whole, next_v
-        after = tl.minimum(c + 1, chunks - 1)
-        v_at = v_ptr + ((b * T + after * TOKENS) * N * H + h) * V
-        next_v = _load(v_at, rows, H * V, values, tl.minimum(T - after * TOKENS, TOKENS) * N, V)
+        rho, whole = next_rho, next_whole
         at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
         if OUT:
             next_rho = tl.load(at + field * ROWS + tokens)
@@ -695,6 +689,7 @@ def _narrow_forward_kernel(
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
+        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
         inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
         if PARTS == 2:
@@ -704,7 +699,7 @@ def _narrow_forward_kernel(
         read = tl.load(at + _READ * ROWS + rows)
         write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if SAVE:
-            _store(states_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(state))
+            _store(states_ptr + tile * (K * V), keys, V, values, K, V, state)
 
         columns = _columns(state, PARTS, k)
         x = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE)
@@ -779,16 +774,10 @@ def _narrow_backward_kernel(
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-    before = (chunks - 1) * TOKENS
-    dy_at = dy_ptr + ((b * T + before) * H + h) * V
-    next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
     for step in range(chunks):
         c = chunks - 1 - step
         tile = head * chunks + c
-        r, write, whole, dy = next_r, next_write, next_whole, next_dy
-        before = tl.maximum(c - 1, 0) * TOKENS
-        dy_at = dy_ptr + ((b * T + before) * H + h) * V
-        next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
+        r, write, whole = next_r, next_write, next_whole
         at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
         next_r = tl.load(at + _R * ROWS + rows)
         next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
@@ -799,6 +788,7 @@ def _narrow_backward_kernel(
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
         inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
@@ -807,25 +797,25 @@ def _narrow_backward_kernel(
         at = vectors_ptr + tile * (FIELDS * ROWS)
         read = tl.load(at + _READ * ROWS + rows)
         rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
-        _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(dstate))
+        _store(dstates_ptr + tile * (K * V), keys, V, values, K, V, dstate)
 
         columns = _columns(dstate, PARTS, k)
-        de = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE) * write[:, None]
-        given = _exact_columns(dy, PARTS)
-        de = tl.dot(tl.trans(attention), given, de, input_precision=PRECISION, out_dtype=COMPUTE)
-        de = _columns(_sum_of_parts(de, PARTS), PARTS, k)
+        de = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE)
+        de = _sum_of_parts(de, PARTS) * write[:, None]
+        de = tl.dot(tl.trans(attention), dy, de, input_precision=PRECISION, out_dtype=COMPUTE)
+        de = _columns(de, PARTS, k)
         dx = tl.dot(tl.trans(inverse), de, input_precision=PRECISION, out_dtype=COMPUTE)
         if PARTS == 2:
             dx = tl.dot(tl.trans(rest), de, dx, input_precision=PRECISION, out_dtype=COMPUTE)
         dx = _sum_of_parts(dx, PARTS)
         dv_at = dv_ptr + first_row * V
         _store(dv_at, rows, H * V, values, token_count * N, V, dx * r[:, None])
-        given = _exact_columns((dy.to(COMPUTE) * rho[:, None]).to(k.dtype), PARTS)
-        change = tl.dot(tl.trans(q), given, input_precision=PRECISION, out_dtype=COMPUTE)
+        given = (dy.to(COMPUTE) * rho[:, None]).to(k.dtype)
         seen = _columns(dx * -read[:, None], PARTS, k)
-        change = tl.dot(tl.trans(k), seen, change, input_precision=PRECISION, out_dtype=COMPUTE)
         if GATED:
             dstate *= whole
+        dstate = tl.dot(tl.trans(q), given, dstate, input_precision=PRECISION, out_dtype=COMPUTE)
+        change = tl.dot(tl.trans(k), seen, input_precision=PRECISION, out_dtype=COMPUTE)
         dstate += _sum_of_parts(change, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
@@ -854,6 +844,7 @@ def _outputs_kernel(
     NV: tl.constexpr,
     FIELDS: tl.constexpr,
     GATED: tl.constexpr,
+    BY_KEY: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -865,7 +856,7 @@ def _outputs_kernel(
     token_count = tl.minimum(T - c * TOKENS, TOKENS)
     first_token = (b * T + c * TOKENS) * H + h
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
-    state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+    state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
     attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
     e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
     at = vectors_ptr + tile * (FIELDS * ROWS)
@@ -910,6 +901,7 @@ def _gradients_kernel(
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
     MILD: tl.constexpr,
+    BY_KEY: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -950,7 +942,7 @@ def _gradients_kernel(
         values = block + tl.arange(0, BV)
         dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
-        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         dp = _leaf(dy, tl.trans(e), dp, PRECISION)
         dp_t = _leaf(e, tl.trans(dy), dp_t, PRECISION)
         from_state = _leaf(dy, state, from_state, PRECISION)
@@ -1002,7 +994,7 @@ def _gradients_kernel(
     for block in range(0, V, BV):
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
-        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         from_state = _leaf(dv, state, from_state, PRECISION)
     read = r
     if between_ptr is not None:
@@ -1019,12 +1011,12 @@ def _gradients_kernel(
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
-        dstate = _load(dstates_ptr + tile * (K * V), values, K, keys, V, K)
+        dstate = _load_state(dstates_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         to_state = _leaf(e, dstate, to_state, PRECISION)
         dm = _leaf(dv, tl.trans(e), dm, PRECISION)
         dm_t = _leaf(e, tl.trans(dv), dm_t, PRECISION)
         if between_ptr is not None:
-            state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+            state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
             overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
     dm = tl.where(below, dm * left[:, None], 0.0)
     dm_t = tl.where(above, dm_t * left[None, :], 0.0)
@@ -1244,7 +1236,7 @@ def _outputs_tile(value: int) -> dict[str, int]:
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
+    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 3}
 
 
 def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
@@ -1265,7 +1257,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     values = _carry_values(batch * heads, value)
     narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
-    apart = values in APART
+    apart = save or values == min(CARRY)
     if apart and not save:
         states, errors = _along_chunks(q, k, v, dtype)
     prepare = (
@@ -1307,7 +1299,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         launch(kernel, programs, *carry, **constants, **taken, **kept, **options)
         if apart:
             del constants["PARTS"]
-            taken |= _outputs_tile(value)
+            taken |= _outputs_tile(value) | {"BY_KEY": narrow}
             programs = (batch * heads * chunks * taken["NV"],)
             outputs = (q, attention, vectors, states, errors, y, time, chunks)
             launch(_outputs_kernel, programs, *outputs, **constants, **taken, **OUTPUTS_OPTIONS)
@@ -1421,7 +1413,7 @@ def backward(
         time,
         chunks,
     )
-    own: dict[str, Any] = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize, "BY_KEY": narrow}
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         for mild in (True, False) if gated else (False,):  # each leaves the other's chunks alone
