@@ -402,7 +402,8 @@ def _prepare_kernel(
             tl.sum(tl.where(last, log, 0.0), 0) - log, tl.sum(tl.where(last, marks, 0), 0) - marks
         )
         mild, middle = _mildness(gates, log)
-        left, factor = _product_of_gates(log - middle, marks), _product_of_gates(middle - log, marks)
+        around = tl.where(mild, log - middle, 0.0)
+        left, factor = _product_of_gates(around, marks), _product_of_gates(-around, marks)
         tl.store(at + _LEFT * ROWS + rows, tl.where(mild, left, 0.0))
         tl.store(at + _RIGHT * ROWS + rows, factor)
         tl.store(at + _UNTIL * ROWS + rows, until)
@@ -1229,6 +1230,15 @@ def _carry_values(heads: int, value: int) -> int:
     return values
 
 
+def _apart(values: int, save: bool) -> bool:
+    """Whether y is made after the walk, from S and e: where these are saved, or few are narrow.
+
+    The walk is shorter then. But S and e go through memory, which pays only if they do anyway, or
+    if there are so few heads that the walk is most of the time.
+    """
+    return save or values == min(CARRY)
+
+
 def _outputs_tile(value: int) -> dict[str, int]:
     values = min(128, max(16, power_of_two(value)))
     return {"BV": values, "NV": triton.cdiv(value, values)}
@@ -1257,7 +1267,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     values = _carry_values(batch * heads, value)
     narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
-    apart = save or values == min(CARRY)
+    apart = _apart(values, save)
     if apart and not save:
         states, errors = _along_chunks(q, k, v, dtype)
     prepare = (
