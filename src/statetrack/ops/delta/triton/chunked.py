@@ -15,16 +15,21 @@ with r_q = scale/‖q‖ and ρ = r_q g. Backwards, Z being the gradient of S' a
 
     E = Pᵀ dy + d β (K Z)       λ = M⁻ᵀ E        dS = γ Z + Qᵀ (ρ dy) - Kᵀ (r² g λ)      dV = r λ
 
-Four kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel`
-takes the state along, `_backward_kernel` its gradient back. What is left, `_gradients_kernel` does
-over all chunks at once from the saved S, Z and e; with a gate, `_gate_kernel` comes after it.
-States are held transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the
-next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
+Kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel` takes the
+state along, `_backward_kernel` its gradient back. Where S and e are saved anyway, y is not made
+along the way but by `_outputs_kernel`, over all chunks at once. So does `_gradients_kernel` with
+what is left, from the saved S, Z and e; with a gate, `_gate_kernel` comes after it. States are held
+transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the next product and
+stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
 A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
 programs (`CARRY`). There is a second form of the two kernels for that, `_narrow_forward_kernel`
 and `_narrow_backward_kernel`: the state lies as it is, [K, V], and is the right factor, in shared
 memory. High and low part of a number are two columns of it, and one product makes both.
+
+Gates of a chunk are mild if none is tiny and their product is not: then D_ij = g_i / g_j, factors
+of rows and columns that there are anyway, and the gradient of a gate is a sum divided by the gate.
+In the other chunks D is made of sums of logarithms and kept, and nothing is divided by a gate.
 
 Precision. Rounding an entry of the state to bfloat16 at every chunk would be worth percents of it
 at β = 2. Products that feed the state are therefore done with both factors good to 16 bits at
