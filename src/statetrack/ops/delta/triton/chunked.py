@@ -1322,13 +1322,14 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
 
 
 def empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
-    """The results; saved: M⁻¹, P, vectors, D, S before chunks [.., V, K] and e [.., R, V]."""
+    """The results; saved: M⁻¹, P, vectors, D, S before chunks and e [.., R, V]."""
     y, state = SPEC.empty(inputs)
     if not save:
         return y, state, *(state.new_empty(0) for _ in range(6))
     q, k, v, dtype = inputs.q, inputs.k, inputs.v, state.dtype
-    parts = _chunk_parts(q, k, v, inputs.decay is not None, dtype)
-    return y, state, *parts, *_along_chunks(q, k, v, dtype)
+    *parts, between = _chunk_parts(q, k, v, inputs.decay is not None, dtype)
+    between.zero_()  # it stays so in chunks of mild gates
+    return y, state, *parts, between, *_along_chunks(q, k, v, dtype)
 
 
 def _chunk_parts(
@@ -1347,7 +1348,7 @@ def _chunk_parts(
 
 
 def _along_chunks(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Room for S before every chunk, [V, K], and for e."""
+    """Room for S before every chunk, [V, K] or, from narrow states, [K, V], and for e."""
     tiles = (k.shape[0], k.shape[3], _cut(k)[2])
     key, value, element = k.shape[4], v.shape[4], _element(q, k, v, dtype)
     states = k.new_empty(*tiles, value, key, dtype=element)
