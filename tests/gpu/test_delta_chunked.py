@@ -116,6 +116,18 @@ def test_few_long_sequences(batch: int, time: int, heads: int, micro: int, gated
     expect_match(draw(batch, time, micro, heads, 128, 128, gated=gated))
 
 
+@pytest.mark.parametrize("micro", [1, 2, 3])
+def test_mild_gates(micro: int, values: int) -> None:
+    """Factors of rows and columns in most chunks; in one a gate is 0, in one the product tiny."""
+    inputs = draw(2, 400, micro, 2, 128, 128, gated=True)
+    sign = inputs["decay"].sign() + (inputs["decay"] == 0)
+    inputs["decay"] = sign * (1 - inputs["decay"].abs() / 3)
+    inputs["decay"][:, 10:14] = torch.tensor([1.0, -1.0, 1.0, -1.0], device="cuda")[:, None]
+    inputs["decay"][:, 70] = 0
+    inputs["decay"][:, 200:264] /= 3
+    expect_match(inputs)
+
+
 @pytest.mark.parametrize("micro", [1, 2])
 def test_gates_of_any_size(micro: int) -> None:
     """Products of gates are made from logarithms: signs, zeros and tiny numbers all the same."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.helpers import mostly_slow
-from tests.ops.hopper import SHARED_MEMORY, for_hopper
+from tests.ops.hopper import SHARED_MEMORY, for_hopper, unset_registers
 from tests.ops.interpreter import INTERPRETED
 
 pytest.importorskip("triton")
@@ -19,6 +19,22 @@ rows_and_pieces = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def test_registers_that_nothing_has_set_are_found() -> None:
+    """The second line is what ptxas 12.8 made of a kernel whose results were wrong on a GPU."""
+    code = """
+        /*0010*/                   USGXT.U32 UR12, UR11, 0xe ;
+        /*0020*/                   UIADD3 UR38, UP0, UR38, 0x40, URZ ;
+        /*0030*/                   UIADD3.64 UR8, UR12, 0x4, URZ ;
+        /*0040*/                   HGMMA.64x32x16.F32.BF16 R24, gdesc[UR8].tnspB, R24 ;
+"""
+    set_first = "        /*0000*/                   ULDC.64 UR10, c[0x0][0x210] ;\n"
+    more = "        /*0004*/              @!UP0 UIMAD.WIDE.U32 UR38, UR10, UR11, URZ ;\n"
+    wide = "        /*0006*/                   UMOV UR13, 0x1 ;\n"
+    unset = unset_registers(set_first + wide + code)
+    assert [line.split()[0] for line in unset] == ["UIADD3"]
+    assert unset_registers(set_first + more + wide + code) == []
 
 
 @rows_and_pieces

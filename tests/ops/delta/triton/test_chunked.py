@@ -4,6 +4,7 @@ Sequences are a little longer than a chunk (64 micro-steps), and sizes are no po
 """
 
 from pathlib import Path
+from typing import no_type_check
 
 import pytest
 import torch
@@ -57,16 +58,23 @@ if not INTERPRETED:
             forward, backward = chunked._forward_kernel, chunked._backward_kernel
             if narrow:
                 forward, backward = chunked._narrow_forward_kernel, chunked._narrow_backward_kernel
-            check(forward, forward_types, options, SAVE=True, **carry)
+            for save in (True, False):
+                apart = chunked._apart(values, save)
+                kept = {"SAVE": save or apart, "OUT": not apart}
+                check(forward, forward_types, options, **kept, **carry)
             check(backward, backward_types, options, **carry)
         values, options = chunked._gradient_tile(128)
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
         left = "*bf16 *fp32" if gated else "- -"
-        constants = {"V": 128, "BV": values, **normal}
-        check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
+        for mild in {False, gated}:
+            constants = {"V": 128, "BV": values, "MILD": mild, "BY_KEY": gated, **normal}
+            check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
+        constants = {"V": 128, "GATED": gated, "BY_KEY": gated, **chunked._outputs_tile(128)}
+        types = "*bf16 *bf16 *fp32 *bf16 *bf16 *bf16 i32 i32"
+        check(chunked._outputs_kernel, types, chunked.OUTPUTS_OPTIONS, **constants)
         if gated:
             del common["K"], common["BK"]
-            types = "*bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
+            types = "*bf16 *bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
             check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
 
     def test_values_are_cut_where_heads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +93,18 @@ if not INTERPRETED:
         assert [values(heads, 128) for heads in (1, 16, 66, 67)] == [64, 64, 64, 128]
 
 else:
+    import triton
+    import triton.language as tl
+
+    from statetrack.ops.delta.triton.chunked import _eleven_bits, _rounded
+
+    @triton.jit
+    @no_type_check
+    def _round(x_ptr, eight_ptr, eleven_ptr, N: tl.constexpr):
+        x = tl.load(x_ptr + tl.arange(0, N))
+        tl.store(eight_ptr + tl.arange(0, N), _rounded(x))
+        tl.store(eleven_ptr + tl.arange(0, N), _eleven_bits(x))
+
     DELTA = [case for case in CASES if case.op.startswith("delta")]
     IN_CHUNKS = [case for case in DELTA if case.label != "gate-per-key"]  # that one is `dplr`
 
@@ -167,6 +187,27 @@ else:
             for t, gate in ((3, 1e-30), (10, -1e-12), (11, 0.0), (12, -1.0), (13, 1.0), (20, -0.1)):
                 inputs["decay"][:, t] = gate
             expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.parametrize("label", mostly_slow(["gated", "three-gated"], fast=["gated"]))
+    def test_mild_gates(label: str, values: int) -> None:
+        """Chunks whose gates are factors of rows and columns, beside chunks whose gates are not."""
+        case = named(label)
+        inputs = case.inputs(140)
+        size = inputs["decay"].abs().clamp(0.6, 1)
+        inputs["decay"] = torch.copysign(size, inputs["decay"])
+        inputs["decay"][:, 5:9] = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+        inputs["decay"][:, 70] = 0  # in the second chunk of one micro-step a token, or a later one
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    def test_rounding_by_integers() -> None:
+        """To 8 and to 11 bits: the nearest, of two equally near ones that away from zero."""
+        x = torch.randn(256, generator=torch.Generator().manual_seed(0)) * 100
+        x[:4] = torch.tensor([0.0, -0.0, torch.inf, 3.0])
+        eight, eleven = torch.empty_like(x), torch.empty_like(x)
+        _round[(1,)](x, eight, eleven, N=256)
+        assert torch.equal(eight, x.bfloat16().float())  # no two are equally near
+        assert ((eleven - x).abs() <= x.abs() * 2**-11)[3:].all()
+        assert (eleven.view(torch.int32) & 0x1FFF == 0).all()
 
     @pytest.mark.slow
     def test_keys_taken_as_they_are() -> None:

@@ -15,16 +15,21 @@ with r_q = scale/‖q‖ and ρ = r_q g. Backwards, Z being the gradient of S' a
 
     E = Pᵀ dy + d β (K Z)       λ = M⁻ᵀ E        dS = γ Z + Qᵀ (ρ dy) - Kᵀ (r² g λ)      dV = r λ
 
-Four kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel`
-takes the state along, `_backward_kernel` its gradient back. What is left, `_gradients_kernel` does
-over all chunks at once from the saved S, Z and e; with a gate, `_gate_kernel` comes after it.
-States are held transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the
-next product and stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
+Kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel` takes the
+state along, `_backward_kernel` its gradient back. Where S and e are saved anyway, y is not made
+along the way but by `_outputs_kernel`, over all chunks at once. So does `_gradients_kernel` with
+what is left, from the saved S, Z and e; with a gate, `_gate_kernel` comes after it. States are held
+transposed, [V, K]: then the state, X, e, E and λ are always the left factor of the next product and
+stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
 A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
 programs (`CARRY`). There is a second form of the two kernels for that, `_narrow_forward_kernel`
 and `_narrow_backward_kernel`: the state lies as it is, [K, V], and is the right factor, in shared
 memory. High and low part of a number are two columns of it, and one product makes both.
+
+Gates of a chunk are mild if none is tiny and their product is not: then D_ij = g_i / g_j, factors
+of rows and columns that there are anyway, and the gradient of a gate is a sum divided by the gate.
+In the other chunks D is made of sums of logarithms and kept, and nothing is divided by a gate.
 
 Precision. Rounding an entry of the state to bfloat16 at every chunk would be worth percents of it
 at β = 2. Products that feed the state are therefore done with both factors good to 16 bits at
@@ -53,8 +58,10 @@ FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 GATE_OPTIONS = {"num_warps": 4}
+OUTPUTS_OPTIONS = {"num_warps": 4}
 
 CARRY: dict[int, tuple[bool, dict[str, int]]] = {
+    16: (True, {"num_warps": 4, "num_stages": 3}),
     32: (True, {"num_warps": 4, "num_stages": 3}),
     64: (False, {"num_warps": 4, "num_stages": 2}),
     128: (False, {"num_warps": 8, "num_stages": 2}),
@@ -62,9 +69,11 @@ CARRY: dict[int, tuple[bool, dict[str, int]]] = {
 """By the values a program takes along: whether in the narrow form, and the launch options."""
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
+_TINY_GATE = tl.constexpr(2.0**-7)  # no gradient is divided by a smaller one
+_MILD = tl.constexpr(-80.0)  # the logarithm of the product of mild gates is larger
 _ZERO_MARK = tl.constexpr(256)  # more than the rows of a chunk
 
-# Rows of the vectors kept per chunk; the last three only with a gate.
+# Rows of the vectors kept per chunk; from `_UNTIL` on only with a gate.
 _R = tl.constexpr(0)  # 1/‖k‖
 _READ = tl.constexpr(1)  # g/‖k‖²
 _BETA = tl.constexpr(2)
@@ -72,13 +81,18 @@ _R_Q = tl.constexpr(3)  # scale/‖q‖, per token
 _UNTIL = tl.constexpr(4)  # d
 _SINCE = tl.constexpr(5)  # g
 _RHO = tl.constexpr(6)  # r_q g, per token
+_WRITE = tl.constexpr(7)  # d β
+_LEFT = tl.constexpr(8)  # D_ij = left_i right_j where gates are mild, and 0 elsewhere
+_RIGHT = tl.constexpr(9)
 
 # Rows of the sums that `_gradients_kernel` leaves for `_gate_kernel`.
 _SINCE_Q = tl.constexpr(0)  # the gradient of g as reads see it, per token
 _SINCE_K = tl.constexpr(1)  # as writes see it
 _ALONG = tl.constexpr(2)  # β_j k_j·(Z e_j), the gradient of d
 _OVERLAP = tl.constexpr(3)  # Σ S ∘ Z, the gradient of γ, one number
-_SUMS = tl.constexpr(4)
+_READS = tl.constexpr(4)  # Σ_j of D ∘ its gradient as reads see it, per token
+_NET = tl.constexpr(5)  # the same as writes see it, less Σ_i of both
+_SUMS = tl.constexpr(6)
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -86,10 +100,33 @@ _SUMS = tl.constexpr(4)
 
 @triton.jit
 @no_type_check
+def _rounded(x):
+    """float32 numbers rounded to 8 bits, the nearest and of two the larger, and still float32.
+
+    By integers: a single conversion to bfloat16 takes eight times as long, two at a time do not.
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+@no_type_check
+def _eleven_bits(x):
+    """The same with 11 bits, those that a TF32 product reads."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+@no_type_check
 def _split(x, like):
     """x as high + low in the dtype of `like`, or x and nothing worth adding if that is wide."""
-    high = x.to(like.dtype)
-    return high, (x - high.to(x.dtype)).to(like.dtype)
+    if like.dtype == tl.bfloat16:
+        high = _rounded(x)
+        return high.to(like.dtype), (x - high).to(like.dtype)
+    else:
+        high = x.to(like.dtype)
+        return high, (x - high.to(x.dtype)).to(like.dtype)
 
 
 @triton.jit
@@ -117,19 +154,10 @@ def _columns(x, PARTS: tl.constexpr, like):
     """x as the right factor of a product: of two parts, high and low, next to each other."""
     if PARTS == 2:
         high, low = _split(x, like)
-        return tl.reshape(tl.join(high, low), [x.shape[0], 2 * x.shape[1]])
+        both = tl.permute(tl.join(high, low), [0, 2, 1])
+        return tl.reshape(both, [x.shape[0], 2 * x.shape[1]])
     else:
         return x.to(like.dtype)
-
-
-@triton.jit
-@no_type_check
-def _exact_columns(x, PARTS: tl.constexpr):
-    """The same for an x that has no low part."""
-    if PARTS == 2:
-        return tl.reshape(tl.join(x, tl.zeros_like(x)), [x.shape[0], 2 * x.shape[1]])
-    else:
-        return x
 
 
 @triton.jit
@@ -137,19 +165,9 @@ def _exact_columns(x, PARTS: tl.constexpr):
 def _sum_of_parts(x, PARTS: tl.constexpr):
     """What a product with `_columns` stands for: the two parts of every column added."""
     if PARTS == 2:
-        high, low = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+        both = tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2])
+        high, low = tl.split(tl.permute(both, [0, 2, 1]))
         return high + low
-    else:
-        return x
-
-
-@triton.jit
-@no_type_check
-def _per_part(x, PARTS: tl.constexpr):
-    """x below x: a left factor of two parts side by side meets it twice."""
-    if PARTS == 2:
-        twice = tl.permute(tl.join(x, x), [2, 0, 1])
-        return tl.reshape(twice, [2 * x.shape[0], x.shape[1]])
     else:
         return x
 
@@ -160,6 +178,16 @@ def _load(at, rows, stride, columns, row_count, column_count):
     """The tile whose row i begins at at + i·stride; zeros beyond the counts."""
     inside = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
     return tl.load(at + (rows[:, None] * stride + columns[None, :]), mask=inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _load_state(at, values, keys, V, K, BY_KEY: tl.constexpr):
+    """A tile [values, keys] of a saved state or gradient of one."""
+    if BY_KEY:
+        return tl.trans(_load(at, keys, V, values, K, V))
+    else:
+        return _load(at, values, K, keys, V, K)
 
 
 @triton.jit
@@ -220,6 +248,18 @@ def _product_of_gates(log, marks):
 
 @triton.jit
 @no_type_check
+def _mildness(gates, log):
+    """Whether the gates of a chunk are mild, and the logarithm c with D_ij = (g_i/2ᶜ) (2ᶜ/g_j).
+
+    Mild: none is tiny, and neither factor is so large or so small that a product with it is lost.
+    """
+    total = tl.min(log, 0)
+    mild = (tl.min(tl.where(tl.abs(gates) >= _TINY_GATE, 1, 0), 0) == 1) & (total >= _MILD)
+    return mild, tl.floor(total / 2)  # so that powers of two stay exact
+
+
+@triton.jit
+@no_type_check
 def _inverse_square(square, NORMALIZE: tl.constexpr):
     """1/‖x‖² as high + low, and 1/‖x‖, from ‖x‖²; zeros where x counts as zero."""
     if NORMALIZE:
@@ -244,6 +284,23 @@ def _inverse_square(square, NORMALIZE: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _times(x, other, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
+    """x @ other; of float32, good to 21 bits by three TF32 products.
+
+    Triton's own three of them look for infinities and NaN in every factor. These come out as NaN
+    here, which is enough: then the state is NaN, and the head is done token by token.
+    """
+    if PRECISION == "tf32x3":
+        x_high, other_high = _eleven_bits(x), _eleven_bits(other)
+        into = tl.dot(x - x_high, other_high, input_precision="tf32", out_dtype=COMPUTE)
+        into = tl.dot(x_high, other - other_high, into, input_precision="tf32", out_dtype=COMPUTE)
+        return tl.dot(x_high, other_high, into, input_precision="tf32", out_dtype=COMPUTE)
+    else:
+        return tl.dot(x, other, input_precision=PRECISION, out_dtype=COMPUTE)
+
+
+@triton.jit
+@no_type_check
 def _invert(at, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
     """Turns the strictly lower A [64, 64] at `at` into (I + A)⁻¹, but for the zeros above.
 
@@ -260,23 +317,19 @@ def _invert(at, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
     for level in tl.static_range(1, 4):
         below = (i >> (level + 1) == j >> (level + 1)) & (i >> level > j >> level)
         part = tl.where(below, a, 0.0)
-        part = tl.dot(part, inverse, input_precision=PRECISION, out_dtype=COMPUTE)
-        inverse -= tl.dot(inverse, part, input_precision=PRECISION, out_dtype=COMPUTE)
+        part = _times(part, inverse, PRECISION, COMPUTE)
+        inverse -= _times(inverse, part, PRECISION, COMPUTE)
     tl.store(here, inverse)
     tl.debug_barrier()
     here = at + tl.arange(0, 2)[:, None, None] * (32 * 64 + 32) + i * 64 + j
-    part = tl.load(here + 16 * 64)
-    part = tl.dot(part, tl.load(here), input_precision=PRECISION, out_dtype=COMPUTE)
-    last = tl.load(here + 16 * 64 + 16)
-    part = tl.dot(last, part, input_precision=PRECISION, out_dtype=COMPUTE)
+    part = _times(tl.load(here + 16 * 64), tl.load(here), PRECISION, COMPUTE)
+    part = _times(tl.load(here + 16 * 64 + 16), part, PRECISION, COMPUTE)
     tl.store(here + 16 * 64, -part)
     tl.store(here + 16, tl.zeros([2, 16, 16], COMPUTE))
     tl.debug_barrier()
     here = at + tl.arange(0, 32)[:, None] * 64 + tl.arange(0, 32)[None, :]
-    part = tl.load(here + 32 * 64)
-    part = tl.dot(part, tl.load(here), input_precision=PRECISION, out_dtype=COMPUTE)
-    last = tl.load(here + 32 * 64 + 32)
-    part = tl.dot(last, part, input_precision=PRECISION, out_dtype=COMPUTE)
+    part = _times(tl.load(here + 32 * 64), tl.load(here), PRECISION, COMPUTE)
+    part = _times(tl.load(here + 32 * 64 + 32), part, PRECISION, COMPUTE)
     tl.store(here + 32 * 64, -part)
     tl.debug_barrier()
 
@@ -310,7 +363,9 @@ def _prepare_kernel(
     EXACT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """M⁻¹ [R, parts, R], P [tokens, R], D (both ways round) and the vectors of a chunk of a head.
+    """M⁻¹ [R, parts, R], P [tokens, R] and the vectors of a chunk of a head.
+
+    Where gates are not mild also D, both ways round; where they are, it is left_i right_j.
 
     A and its inverse may lie in the same memory: one is read whole before the other is written.
     """
@@ -328,69 +383,82 @@ def _prepare_kernel(
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
     square = tl.sum(tl.where(rows[:, None] == rows[None, :], gram, 0.0), 1)
     high, low, r = _inverse_square(square, NORMALIZE)
-    system = tl.fma(gram, high[:, None], gram * low[:, None]) * beta[None, :]
-    attention = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
     wide = q.to(COMPUTE)
     _, _, r_q = _inverse_square(tl.sum(wide * wide, 1), NORMALIZE)
     r_q *= SCALE
-    attention *= r_q[:, None] * beta[None, :]
-    seen = rows[None, :] < (tokens[:, None] + 1) * N
-
     at = vectors_ptr + tile * (FIELDS * ROWS)
+    tl.store(at + _R * ROWS + rows, r)
+    tl.store(at + _BETA * ROWS + rows, beta)
+    tl.store(at + _R_Q * ROWS + tokens, r_q)
+    read, right, left_q = high + low, beta, r_q
     if decay_ptr is not None:
         decay_at = decay_ptr + first_token
         gates = _row_gates(decay_at, rows, row_count, N, H, COMPUTE)
-        gates_q = _token_gates(decay_at, tokens, token_count, H, COMPUTE)
         log, marks = _log_gates(gates)
-        i, j = rows[:, None], rows[None, :]
-        turn = tl.where(i < j, -1, 1)
-        between = _product_of_gates(
-            (log[:, None] - log[None, :]) * turn, (marks[:, None] - marks[None, :]) * turn
-        )
-        _store(between_ptr + tile * (ROWS * ROWS), rows, ROWS, rows, ROWS, ROWS, between)
-        system *= between
         since = _product_of_gates(log, marks)
         if N == 1:
-            attention *= between
-            since_q = since
+            log_q, marks_q, since_q = log, marks, since
         else:
+            gates_q = _token_gates(decay_at, tokens, token_count, H, COMPUTE)
             log_q, marks_q = _log_gates(gates_q)
-            attention *= _product_of_gates(
-                tl.where(seen, log_q[:, None] - log[None, :], 0.0),
-                marks_q[:, None] - marks[None, :],
-            )
             since_q = _product_of_gates(log_q, marks_q)
         last = rows == ROWS - 1
         until = _product_of_gates(
             tl.sum(tl.where(last, log, 0.0), 0) - log, tl.sum(tl.where(last, marks, 0), 0) - marks
         )
-        tl.store(at + _READ * ROWS + rows, (high + low) * since)
+        mild, middle = _mildness(gates, log)
+        around = tl.where(mild, log - middle, 0.0)
+        left, factor = _product_of_gates(around, marks), _product_of_gates(-around, marks)
+        tl.store(at + _LEFT * ROWS + rows, tl.where(mild, left, 0.0))
+        tl.store(at + _RIGHT * ROWS + rows, factor)
         tl.store(at + _UNTIL * ROWS + rows, until)
         tl.store(at + _SINCE * ROWS + rows, since)
         tl.store(at + _RHO * ROWS + tokens, r_q * since_q)
-    else:
-        tl.store(at + _READ * ROWS + rows, high + low)
-    tl.store(at + _R * ROWS + rows, r)
-    tl.store(at + _BETA * ROWS + rows, beta)
-    tl.store(at + _R_Q * ROWS + tokens, r_q)
-    attention = tl.where(seen, attention, 0.0)
-    _store(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS, attention)
+        tl.store(at + _WRITE * ROWS + rows, beta * until)
+        read *= since
+        if mild:
+            right *= factor
+            left_q *= _product_of_gates(log_q - middle, marks_q)
+    tl.store(at + _READ * ROWS + rows, read)
 
+    system = tl.fma(gram, high[:, None], gram * low[:, None]) * right[None, :]
+    if decay_ptr is not None:
+        if mild:
+            system *= left[:, None]
+        else:
+            i, j = rows[:, None], rows[None, :]
+            turn = tl.where(i < j, -1, 1)
+            between = _product_of_gates(
+                (log[:, None] - log[None, :]) * turn, (marks[:, None] - marks[None, :]) * turn
+            )
+            _store(between_ptr + tile * (ROWS * ROWS), rows, ROWS, rows, ROWS, ROWS, between)
+            system *= between
     system_at = system_ptr + tile * (ROWS * ROWS)
     below = rows[:, None] > rows[None, :]
     system = tl.where(below, system, 0.0)
     blocks_below = rows[:, None] // 16 >= rows[None, :] // 16
     tl.store(system_at + rows[:, None] * ROWS + rows[None, :], system, mask=blocks_below)
+
+    attention = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+    attention *= left_q[:, None] * right[None, :]
+    seen = rows[None, :] < (tokens[:, None] + 1) * N
+    if decay_ptr is not None:
+        if mild == 0:
+            attention *= _product_of_gates(
+                tl.where(seen, log_q[:, None] - log[None, :], 0.0),
+                marks_q[:, None] - marks[None, :],
+            )
+    attention = tl.where(seen, attention, 0.0)
+    _store(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS, attention)
     tl.debug_barrier()
     _invert(system_at, EXACT, COMPUTE)
     inverse = tl.load(system_at + rows[:, None] * ROWS + rows[None, :])
     inverse = tl.where(rows[:, None] >= rows[None, :], inverse, 0.0)
     tl.debug_barrier()
     inverse_at = inverse_ptr + tile * (ROWS * PARTS * ROWS)
-    high = inverse.to(inverse_ptr.dtype.element_ty)
+    high, low = _split(inverse, k)
     tl.store(inverse_at + rows[:, None] * (PARTS * ROWS) + rows[None, :], high)
     if PARTS == 2:
-        low = (inverse - high.to(COMPUTE)).to(inverse_ptr.dtype.element_ty)
         tl.store(inverse_at + ROWS + rows[:, None] * (PARTS * ROWS) + rows[None, :], low)
 
 
@@ -427,6 +495,7 @@ def _forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
+    OUT: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -448,19 +517,13 @@ def _forward_kernel(
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
-        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
-        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
         at = vectors_ptr + tile * (FIELDS * ROWS)
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
-        write = tl.load(at + _BETA * ROWS + rows)
+        write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if GATED:
-            write *= tl.load(at + _UNTIL * ROWS + rows)
-            rho = tl.load(at + _RHO * ROWS + tokens)
             whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-        else:
-            rho = tl.load(at + _R_Q * ROWS + tokens)
         if SAVE:
             _store(states_ptr + tile * (K * V), values, K, keys, V, K, state)
 
@@ -473,10 +536,14 @@ def _forward_kernel(
             e = _leaf(x, tl.trans(rest), e, PRECISION)
         if SAVE:
             _store(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V, tl.trans(e))
-        out = _leaf(state, tl.trans(q), tl.zeros([BV, BQ], COMPUTE), PRECISION) * rho[None, :]
-        out = _leaf(e, tl.trans(attention), out, PRECISION)
-        y_at = y_ptr + first_token * V
-        _store(y_at, tokens, H * V, values, token_count, V, tl.trans(out))
+        if OUT:
+            q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+            attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+            rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
+            out = _leaf(state, tl.trans(q), tl.zeros([BV, BQ], COMPUTE), PRECISION) * rho[None, :]
+            out = _leaf(e, tl.trans(attention), out, PRECISION)
+            y_at = y_ptr + first_token * V
+            _store(y_at, tokens, H * V, values, token_count, V, tl.trans(out))
         if GATED:
             state *= whole
         state = _product(e * write[None, :], k, state, PRECISION)
@@ -537,13 +604,10 @@ def _backward_kernel(
         at = vectors_ptr + tile * (FIELDS * ROWS)
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
-        write = tl.load(at + _BETA * ROWS + rows)
+        write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
+        rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
         if GATED:
-            write *= tl.load(at + _UNTIL * ROWS + rows)
-            rho = tl.load(at + _RHO * ROWS + tokens)
             whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-        else:
-            rho = tl.load(at + _R_Q * ROWS + tokens)
         _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, dstate)
 
         de = _product(dstate, tl.trans(k), tl.zeros([BV, ROWS], COMPUTE), PRECISION)
@@ -595,6 +659,7 @@ def _narrow_forward_kernel(
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     SAVE: tl.constexpr,
+    OUT: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -603,7 +668,7 @@ def _narrow_forward_kernel(
     block, head = program % NV, program // NV
     b, h = head // H, head % H
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
-    values, both = block * BV + tl.arange(0, BV), tl.arange(0, PARTS * ROWS)
+    values = block * BV + tl.arange(0, BV)
     in_state = (keys < K)[:, None] & (values < V)[None, :]
     outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
     state = tl.zeros([BK, BV], COMPUTE)
@@ -612,54 +677,56 @@ def _narrow_forward_kernel(
     # What Triton does not load ahead by itself is loaded a chunk early.
     field: tl.constexpr = _RHO if GATED else _R_Q
     at = vectors_ptr + head * chunks * (FIELDS * ROWS)
-    next_rho = tl.load(at + field * ROWS + tokens)
+    next_rho = 1.0
+    if OUT:
+        next_rho = tl.load(at + field * ROWS + tokens)
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-    v_at = v_ptr + (b * T * N * H + h) * V
-    next_v = _load(v_at, rows, H * V, values, tl.minimum(T, TOKENS) * N, V)
     for c in range(chunks):
         tile = head * chunks + c
-        rho, whole, v = next_rho, next_whole, next_v
-        after = tl.minimum(c + 1, chunks - 1)
-        v_at = v_ptr + ((b * T + after * TOKENS) * N * H + h) * V
-        next_v = _load(v_at, rows, H * V, values, tl.minimum(T - after * TOKENS, TOKENS) * N, V)
+        rho, whole = next_rho, next_whole
         at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
-        next_rho = tl.load(at + field * ROWS + tokens)
+        if OUT:
+            next_rho = tl.load(at + field * ROWS + tokens)
         if GATED:
             next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
         token_count = tl.minimum(T - c * TOKENS, TOKENS)
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
-        q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
-        inverse = _load(inverse_at, rows, PARTS * ROWS, both, ROWS, PARTS * ROWS)
-        attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+        inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
+        if PARTS == 2:
+            rest = _load(inverse_at + ROWS, rows, PARTS * ROWS, rows, ROWS, ROWS)
         at = vectors_ptr + tile * (FIELDS * ROWS)
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
-        write = tl.load(at + _BETA * ROWS + rows)
-        if GATED:
-            write *= tl.load(at + _UNTIL * ROWS + rows)
+        write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if SAVE:
-            _store(states_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(state))
+            _store(states_ptr + tile * (K * V), keys, V, values, K, V, state)
 
         columns = _columns(state, PARTS, k)
         x = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE)
         x = v.to(COMPUTE) * r[:, None] - _sum_of_parts(x, PARTS) * read[:, None]
-        x = _per_part(_columns(x, PARTS, k), PARTS)
+        x = _columns(x, PARTS, k)
         e = tl.dot(inverse, x, input_precision=PRECISION, out_dtype=COMPUTE)
+        if PARTS == 2:
+            e = tl.dot(rest, x, e, input_precision=PRECISION, out_dtype=COMPUTE)
         e = _sum_of_parts(e, PARTS)
         written = _columns(e * write[:, None], PARTS, k)
         change = tl.dot(tl.trans(k), written, input_precision=PRECISION, out_dtype=COMPUTE)
         if SAVE:
             _store(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V, e)
-        out = tl.dot(q, columns, input_precision=PRECISION, out_dtype=COMPUTE) * rho[:, None]
-        e = _columns(e, PARTS, k)
-        out = tl.dot(attention, e, out, input_precision=PRECISION, out_dtype=COMPUTE)
-        y_at = y_ptr + first_token * V
-        _store(y_at, tokens, H * V, values, token_count, V, _sum_of_parts(out, PARTS))
+        if OUT:
+            q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+            attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+            out = tl.dot(q, columns, input_precision=PRECISION, out_dtype=COMPUTE) * rho[:, None]
+            e = _columns(e, PARTS, k)
+            out = tl.dot(attention, e, out, input_precision=PRECISION, out_dtype=COMPUTE)
+            y_at = y_ptr + first_token * V
+            _store(y_at, tokens, H * V, values, token_count, V, _sum_of_parts(out, PARTS))
         if GATED:
             state *= whole
         state += _sum_of_parts(change, PARTS)
@@ -702,65 +769,107 @@ def _narrow_backward_kernel(
     block, head = program % NV, program // NV
     b, h = head // H, head % H
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
-    values, both = block * BV + tl.arange(0, BV), tl.arange(0, PARTS * ROWS)
+    values = block * BV + tl.arange(0, BV)
     in_state = (keys < K)[:, None] & (values < V)[None, :]
     outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
     dstate = tl.load(dfinal_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
     # What Triton does not load ahead by itself is loaded a chunk early.
     at = vectors_ptr + (head * chunks + chunks - 1) * (FIELDS * ROWS)
     next_r = tl.load(at + _R * ROWS + rows)
-    next_write = tl.load(at + _BETA * ROWS + rows)
+    next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
     next_whole = 1.0
     if GATED:
-        next_write *= tl.load(at + _UNTIL * ROWS + rows)
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-    before = (chunks - 1) * TOKENS
-    dy_at = dy_ptr + ((b * T + before) * H + h) * V
-    next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
     for step in range(chunks):
         c = chunks - 1 - step
         tile = head * chunks + c
-        r, write, whole, dy = next_r, next_write, next_whole, next_dy
-        before = tl.maximum(c - 1, 0) * TOKENS
-        dy_at = dy_ptr + ((b * T + before) * H + h) * V
-        next_dy = _load(dy_at, tokens, H * V, values, tl.minimum(T - before, TOKENS), V)
+        r, write, whole = next_r, next_write, next_whole
         at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
         next_r = tl.load(at + _R * ROWS + rows)
-        next_write = tl.load(at + _BETA * ROWS + rows)
+        next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if GATED:
-            next_write *= tl.load(at + _UNTIL * ROWS + rows)
             next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
         token_count = tl.minimum(T - c * TOKENS, TOKENS)
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+        dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
-        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS) + (both // ROWS)[:, None] * ROWS
-        inverse = tl.load(inverse_at + (both % ROWS)[:, None] * (PARTS * ROWS) + rows[None, :])
+        inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
+        inverse = _load(inverse_at, rows, PARTS * ROWS, rows, ROWS, ROWS)
+        if PARTS == 2:
+            rest = _load(inverse_at + ROWS, rows, PARTS * ROWS, rows, ROWS, ROWS)
         at = vectors_ptr + tile * (FIELDS * ROWS)
         read = tl.load(at + _READ * ROWS + rows)
         rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
-        _store(dstates_ptr + tile * (K * V), values, K, keys, V, K, tl.trans(dstate))
+        _store(dstates_ptr + tile * (K * V), keys, V, values, K, V, dstate)
 
         columns = _columns(dstate, PARTS, k)
-        de = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE) * write[:, None]
-        given = _exact_columns(dy, PARTS)
-        de = tl.dot(tl.trans(attention), given, de, input_precision=PRECISION, out_dtype=COMPUTE)
-        de = _per_part(_columns(_sum_of_parts(de, PARTS), PARTS, k), PARTS)
+        de = tl.dot(k, columns, input_precision=PRECISION, out_dtype=COMPUTE)
+        de = _sum_of_parts(de, PARTS) * write[:, None]
+        de = tl.dot(tl.trans(attention), dy, de, input_precision=PRECISION, out_dtype=COMPUTE)
+        de = _columns(de, PARTS, k)
         dx = tl.dot(tl.trans(inverse), de, input_precision=PRECISION, out_dtype=COMPUTE)
+        if PARTS == 2:
+            dx = tl.dot(tl.trans(rest), de, dx, input_precision=PRECISION, out_dtype=COMPUTE)
         dx = _sum_of_parts(dx, PARTS)
         dv_at = dv_ptr + first_row * V
         _store(dv_at, rows, H * V, values, token_count * N, V, dx * r[:, None])
-        given = _exact_columns((dy.to(COMPUTE) * rho[:, None]).to(k.dtype), PARTS)
-        change = tl.dot(tl.trans(q), given, input_precision=PRECISION, out_dtype=COMPUTE)
+        given = (dy.to(COMPUTE) * rho[:, None]).to(k.dtype)
         seen = _columns(dx * -read[:, None], PARTS, k)
-        change = tl.dot(tl.trans(k), seen, change, input_precision=PRECISION, out_dtype=COMPUTE)
         if GATED:
             dstate *= whole
+        dstate = tl.dot(tl.trans(q), given, dstate, input_precision=PRECISION, out_dtype=COMPUTE)
+        change = tl.dot(tl.trans(k), seen, input_precision=PRECISION, out_dtype=COMPUTE)
         dstate += _sum_of_parts(change, PARTS)
     if dstart_ptr is not None:
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+@no_type_check
+def _outputs_kernel(
+    q_ptr,
+    attention_ptr,
+    vectors_ptr,
+    states_ptr,
+    errors_ptr,
+    y_ptr,
+    T,
+    chunks,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    FIELDS: tl.constexpr,
+    GATED: tl.constexpr,
+    BY_KEY: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """y of one chunk of one head and a block of values, from its S and e."""
+    program = tl.program_id(0).to(tl.int64)
+    b, h, c, tile = _locate(program // NV, H, chunks)
+    rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
+    values = (program % NV) * BV + tl.arange(0, BV)
+    token_count = tl.minimum(T - c * TOKENS, TOKENS)
+    first_token = (b * T + c * TOKENS) * H + h
+    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+    state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
+    attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
+    e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    rho = tl.load(at + (_RHO if GATED else _R_Q) * ROWS + tokens)
+    out = tl.dot(q, tl.trans(state), input_precision=PRECISION, out_dtype=COMPUTE)
+    out = tl.dot(attention, e, out * rho[:, None], input_precision=PRECISION, out_dtype=COMPUTE)
+    _store(y_ptr + first_token * V, tokens, H * V, values, token_count, V, out)
 
 
 # ------------------------------------------------------------------- gradients of q, k, β and a
@@ -797,6 +906,8 @@ def _gradients_kernel(
     FIELDS: tl.constexpr,
     SCALE: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    MILD: tl.constexpr,
+    BY_KEY: tl.constexpr,
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -808,16 +919,20 @@ def _gradients_kernel(
 
     with r fixed; the change of r only takes the part along q or k away. B and Bᵀ, C and Cᵀ are both
     products: no accumulator is ever transposed. With a gate, the gradients of D, g, d and γ are
-    left for `_gate_kernel`, those of D as two matrices, one for reads and one for writes.
+    left for `_gate_kernel`: those of D as sums along its rows and columns, and where gates are not
+    mild as two matrices, one for reads and one for writes.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    at = vectors_ptr + tile * (FIELDS * ROWS)
+    if between_ptr is not None:
+        if (tl.load(at + _LEFT * ROWS) != 0) != MILD:
+            return
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
     token_count = tl.minimum(T - c * TOKENS, TOKENS)
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
 
-    at = vectors_ptr + tile * (FIELDS * ROWS)
     r = tl.load(at + _R * ROWS + rows)
     beta = tl.load(at + _BETA * ROWS + rows)
     r_q = tl.load(at + _R_Q * ROWS + tokens)
@@ -833,50 +948,59 @@ def _gradients_kernel(
         values = block + tl.arange(0, BV)
         dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
-        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         dp = _leaf(dy, tl.trans(e), dp, PRECISION)
         dp_t = _leaf(e, tl.trans(dy), dp_t, PRECISION)
         from_state = _leaf(dy, state, from_state, PRECISION)
-    dp = tl.where(seen, dp * r_q[:, None], 0.0)
-    dp_t = tl.where(seen_t, dp_t * r_q[None, :], 0.0)
+    left, left_q, right, factor = r, r_q, beta, 1.0
+    ends = tokens * N + N - 1  # a token is read after its last micro-step
+    if MILD:  # D_ij = left_i right_j
+        left *= tl.load(at + _LEFT * ROWS + rows)
+        left_q *= tl.load(at + _LEFT * ROWS + ends, mask=ends < ROWS, other=0.0)
+        factor = tl.load(at + _RIGHT * ROWS + rows)
+        right *= factor
+    dp = tl.where(seen, dp * left_q[:, None], 0.0)
+    dp_t = tl.where(seen_t, dp_t * left_q[None, :], 0.0)
     k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     if between_ptr is not None:
         between_at = between_ptr + tile * (ROWS * ROWS)
         changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
         sums_at = sums_ptr + tile * (_SUMS * ROWS)
-        if N == 1:  # D is the same both ways round
-            gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-            gates_t = gates_q
-        else:
-            ends = tokens * N + N - 1  # a token is read after its last micro-step
-            gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-            gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
         change = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE) * dp
-        dbeta = tl.sum(change * gates_q, 0)
-        _store(changes_at, tokens, ROWS, rows, BQ, ROWS, change * beta[None, :])
+        if not MILD:
+            _store(changes_at, tokens, ROWS, rows, BQ, ROWS, change * beta[None, :])
+            if N == 1:  # D is the same both ways round
+                gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+                gates_t = gates_q
+            else:
+                gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+                gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
+            change *= gates_q
+            dp *= gates_q
+            dp_t *= gates_t
+        dbeta = tl.sum(change, 0) * factor
+        tl.store(sums_at + _READS * ROWS + tokens, tl.sum(change * right[None, :], 1))
         tl.store(sums_at + _SINCE_Q * ROWS + tokens, r_q * tl.sum(from_state * q.to(COMPUTE), 1))
-        dp *= gates_q
-        dp_t *= gates_t
         rho = tl.load(at + _RHO * ROWS + tokens)
     else:
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
         dbeta = tl.sum(dp_t * scores, 1)
         rho = r_q
-    dq = _leaf(dp * beta[None, :], k, from_state * rho[:, None], PRECISION)
+    dq = _leaf(dp * right[None, :], k, from_state * rho[:, None], PRECISION)
     if NORMALIZE:
         r_unit = r_q * (1.0 / SCALE if SCALE != 0 else 0.0)
         wide = q.to(COMPUTE)
         dq -= wide * (tl.sum(wide * dq, 1) * r_unit * r_unit)[:, None]
     _store(dq_ptr + first_token * K, tokens, H * K, keys, token_count, K, dq)
-    dk = _leaf(dp_t * beta[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
+    dk = _leaf(dp_t * right[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
 
     # What comes through the state before the chunk.
     from_state = tl.zeros([ROWS, BK], COMPUTE)  # dV Sᵀ
     for block in range(0, V, BV):
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
-        state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+        state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         from_state = _leaf(dv, state, from_state, PRECISION)
     read = r
     if between_ptr is not None:
@@ -893,42 +1017,88 @@ def _gradients_kernel(
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
-        dstate = _load(dstates_ptr + tile * (K * V), values, K, keys, V, K)
+        dstate = _load_state(dstates_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         to_state = _leaf(e, dstate, to_state, PRECISION)
         dm = _leaf(dv, tl.trans(e), dm, PRECISION)
         dm_t = _leaf(e, tl.trans(dv), dm_t, PRECISION)
         if between_ptr is not None:
-            state = _load(states_ptr + tile * (K * V), values, K, keys, V, K)
+            state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
             overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
-    dm = tl.where(below, dm * r[:, None], 0.0)
-    dm_t = tl.where(above, dm_t * r[None, :], 0.0)
+    dm = tl.where(below, dm * left[:, None], 0.0)
+    dm_t = tl.where(above, dm_t * left[None, :], 0.0)
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
     along_state = tl.sum(to_state * k.to(COMPUTE), 1)  # k_j·(Z e_j)
     write = beta
     if between_ptr is not None:
         until = tl.load(at + _UNTIL * ROWS + rows)
-        _store(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS, -dm * gram * beta[None, :])
+        if not MILD:
+            change = -dm * gram * beta[None, :]
+            _store(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS, change)
+            gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            dm *= gates
+            dm_t *= gates
         tl.store(sums_at + _ALONG * ROWS + rows, beta * along_state)
         tl.store(sums_at + _OVERLAP * ROWS, tl.sum(overlap, 0))
-        gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
-        dm *= gates.to(COMPUTE)
-        dm_t *= gates.to(COMPUTE)
         write = beta * until
         along_state *= until
-    dbeta += along_state - tl.sum(dm_t * gram, 1)
-    dbeta = dbeta.to(dbeta_ptr.dtype.element_ty)
+        dbeta -= tl.sum(dm_t * gram, 1) * factor
+        net = -tl.sum(dm * gram * right[None, :], 1) - beta * dbeta
+        tl.store(sums_at + _NET * ROWS + rows, net)
+    else:
+        dbeta -= tl.sum(dm_t * gram, 1)
+    dbeta = (dbeta + along_state).to(dbeta_ptr.dtype.element_ty)
     tl.store(dbeta_ptr + first_row + rows * H, dbeta, mask=rows < row_count)
     dk += to_state * write[:, None]
-    dk = _leaf(-(dm * beta[None, :] + dm_t * beta[:, None]), k, dk, PRECISION)
+    dk = _leaf(-(dm * right[None, :] + dm_t * right[:, None]), k, dk, PRECISION)
     if NORMALIZE:
         wide = k.to(COMPUTE)
         dk -= wide * (tl.sum(wide * dk, 1) * r * r)[:, None]
     _store(dk_ptr + first_row * K, rows, H * K, keys, row_count, K, dk)
 
 
+@triton.jit
+@no_type_check
+def _gate_by_products(
+    between_at,
+    changes_at,
+    sums_at,
+    at,
+    until,
+    along,
+    overlap,
+    N: tl.constexpr,
+    ROWS: tl.constexpr,
+    BQ: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    rows, tokens = tl.arange(0, ROWS), tl.arange(0, BQ)
+    ends = tokens * N + N - 1  # a token is read after its last micro-step
+    gates = _load(between_at, rows, ROWS, ends, ROWS, ROWS)
+    gates = tl.where(rows[:, None] < (tokens[None, :] + 1) * N, gates, 0.0)
+    change = _load(changes_at, tokens, ROWS, rows, BQ, ROWS)
+    back = tl.dot(gates, change, input_precision=PRECISION, out_dtype=COMPUTE)
+    since = tl.load(sums_at + _SINCE_Q * ROWS + tokens)
+    f = tl.sum(gates.to(COMPUTE) * since[None, :], 1)
+
+    gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
+    gates = tl.where(rows[:, None] <= rows[None, :], gates, 0.0)
+    change = _load(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS)
+    back = tl.dot(gates, change, back, input_precision=PRECISION, out_dtype=COMPUTE)
+    since = tl.load(sums_at + _SINCE_K * ROWS + rows)
+    f += tl.sum(gates.to(COMPUTE) * since[None, :], 1)
+
+    back += until[:, None] * along[None, :]
+    f += until * overlap
+    before = _load(between_at, rows - 1, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+    d_decay = tl.sum(tl.where(rows[:, None] > rows[None, :], back * before, 0.0), 1)
+    return d_decay + f * tl.load(at + _SINCE * ROWS + rows - 1, mask=rows > 0, other=1.0)
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
 @no_type_check
 def _gate_kernel(
+    decay_ptr,
     between_ptr,
     vectors_ptr,
     changes_ptr,
@@ -947,40 +1117,54 @@ def _gate_kernel(
 ):
     """The gradient of the gates of one chunk of one head.
 
+    a_s da_s = Σ_{i≥s>j} D_ij dD_ij + Σ_{i≥s} g_i dg_i + Σ_{j<s} d_j dd_j + γ dγ, and the first sum
+    is that over all rows from s on less that over all columns from s on. No sum is larger than what
+    it is made of, so this is good where gates are mild. Elsewhere
+
     da_s = Σ_{j<s} F_sj D_{s-1,j} + g_{s-1} f_s, with F and f the gradients of D and g that come
     back to s through the gates after it. Nothing is divided by a gate, which may be 0.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
-    rows, tokens = tl.arange(0, ROWS), tl.arange(0, BQ)
+    rows = tl.arange(0, ROWS)
     row_count = tl.minimum(T - c * TOKENS, TOKENS) * N
+    first_token = (b * T + c * TOKENS) * H + h
     at = vectors_ptr + tile * (FIELDS * ROWS)
-    between_at = between_ptr + tile * (ROWS * ROWS)
-    changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
     sums_at = sums_ptr + tile * (_SUMS * ROWS)
-
-    ends = tokens * N + N - 1  # a token is read after its last micro-step
-    gates = _load(between_at, rows, ROWS, ends, ROWS, ROWS)
-    gates = tl.where(rows[:, None] < (tokens[None, :] + 1) * N, gates, 0.0)
-    change = _load(changes_at, tokens, ROWS, rows, BQ, ROWS)
-    back = tl.dot(gates, change, input_precision=PRECISION, out_dtype=COMPUTE)
-    since = tl.load(sums_at + _SINCE_Q * ROWS + tokens)
-    f = tl.sum(gates.to(COMPUTE) * since[None, :], 1)
-
-    gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS)
-    gates = tl.where(rows[:, None] <= rows[None, :], gates, 0.0)
-    change = _load(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS)
-    back = tl.dot(gates, change, back, input_precision=PRECISION, out_dtype=COMPUTE)
-    since = tl.load(sums_at + _SINCE_K * ROWS + rows)
-    f += tl.sum(gates.to(COMPUTE) * since[None, :], 1)
-
     until = tl.load(at + _UNTIL * ROWS + rows)
-    back += until[:, None] * tl.load(sums_at + _ALONG * ROWS + rows)[None, :]
-    f += until * tl.load(sums_at + _OVERLAP * ROWS)
-    before = _load(between_at, rows - 1, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-    d_decay = tl.sum(tl.where(rows[:, None] > rows[None, :], back * before, 0.0), 1)
-    d_decay += f * tl.load(at + _SINCE * ROWS + rows - 1, mask=rows > 0, other=1.0)
+    along = tl.load(sums_at + _ALONG * ROWS + rows)
+    overlap = tl.load(sums_at + _OVERLAP * ROWS)
+    row_gates = _row_gates(decay_ptr + first_token, rows, row_count, N, H, COMPUTE)
+    if tl.load(at + _LEFT * ROWS) == 0:
+        d_decay = _gate_by_products(
+            between_ptr + tile * (ROWS * ROWS),
+            changes_ptr + tile * ((BQ + ROWS) * ROWS),
+            sums_at,
+            at,
+            until,
+            along,
+            overlap,
+            N,
+            ROWS,
+            BQ,
+            PRECISION,
+            COMPUTE,
+        )
+    else:
+        since = tl.load(at + _SINCE * ROWS + rows)
+        from_row = tl.load(sums_at + _NET * ROWS + rows)
+        from_row += since * tl.load(sums_at + _SINCE_K * ROWS + rows)
+        first = rows % N == 0  # of a token, which is read after its last micro-step
+        since = tl.load(at + _SINCE * ROWS + rows + N - 1, mask=first, other=0.0)
+        read = tl.load(sums_at + _SINCE_Q * ROWS + rows // N, mask=first, other=0.0)
+        from_row += since * read
+        from_row += tl.load(sums_at + _READS * ROWS + rows // N, mask=first, other=0.0)
+        along *= until
+        whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
+        until_row = tl.sum(from_row, 0) - tl.cumsum(from_row, 0) + from_row
+        d_decay = until_row + tl.cumsum(along, 0) - along + whole * overlap
+        d_decay /= row_gates
     tl.store(
-        ddecay_ptr + (b * T + c * TOKENS) * H + h + (rows // N) * H,
+        ddecay_ptr + first_token + (rows // N) * H,
         d_decay.to(ddecay_ptr.dtype.element_ty),
         mask=(rows < row_count) & (rows % N == 0),
     )
@@ -1026,7 +1210,7 @@ def _constants(q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype)
 
 
 def _fields(gated: bool) -> int:
-    return 7 if gated else 4
+    return 10 if gated else 4
 
 
 def _parts(element: torch.dtype) -> int:
@@ -1051,9 +1235,23 @@ def _carry_values(heads: int, value: int) -> int:
     return values
 
 
+def _apart(values: int, save: bool) -> bool:
+    """Whether y is made after the walk, from S and e: where these are saved, or few are narrow.
+
+    The walk is shorter then. But S and e go through memory, which pays only if they do anyway, or
+    if there are so few heads that the walk is most of the time.
+    """
+    return save or values == min(CARRY)
+
+
+def _outputs_tile(value: int) -> dict[str, int]:
+    values = min(128, max(16, power_of_two(value)))
+    return {"BV": values, "NV": triton.cdiv(value, values)}
+
+
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 2}
+    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 3}
 
 
 def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
@@ -1074,6 +1272,9 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     values = _carry_values(batch * heads, value)
     narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
+    apart = _apart(values, save)
+    if apart and not save:
+        states, errors = _along_chunks(q, k, v, dtype)
     prepare = (
         q,
         k,
@@ -1103,29 +1304,32 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         chunks,
     )
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
-    taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated, "SAVE": save}
+    taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated}
+    kept = {"SAVE": save or apart, "OUT": not apart}
     with on_device_of(q):
         programs = (batch * heads * chunks,)
         launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
         programs = (batch * heads * blocks,)
         kernel = _narrow_forward_kernel if narrow else _forward_kernel
-        launch(kernel, programs, *carry, **constants, **taken, **options)
+        launch(kernel, programs, *carry, **constants, **taken, **kept, **options)
+        if apart:
+            del constants["PARTS"]
+            taken |= _outputs_tile(value) | {"BY_KEY": narrow}
+            programs = (batch * heads * chunks * taken["NV"],)
+            outputs = (q, attention, vectors, states, errors, y, time, chunks)
+            launch(_outputs_kernel, programs, *outputs, **constants, **taken, **OUTPUTS_OPTIONS)
     return results
 
 
 def empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
-    """The results; saved: M⁻¹, P, vectors, D, S before chunks [.., V, K] and e [.., R, V]."""
+    """The results; saved: M⁻¹, P, vectors, D, S before chunks and e [.., R, V]."""
     y, state = SPEC.empty(inputs)
     if not save:
         return y, state, *(state.new_empty(0) for _ in range(6))
     q, k, v, dtype = inputs.q, inputs.k, inputs.v, state.dtype
-    parts = _chunk_parts(q, k, v, inputs.decay is not None, dtype)
-    batch, heads, key, value = state.shape
-    tiles = (batch, heads, _cut(k)[2])
-    element = _element(q, k, v, dtype)
-    states = state.new_empty(*tiles, value, key, dtype=element)
-    errors = state.new_empty(*tiles, ROWS, value, dtype=element)
-    return y, state, *parts, states, errors
+    *parts, between = _chunk_parts(q, k, v, inputs.decay is not None, dtype)
+    between.zero_()  # it stays so in chunks of mild gates
+    return y, state, *parts, between, *_along_chunks(q, k, v, dtype)
 
 
 def _chunk_parts(
@@ -1141,6 +1345,14 @@ def _chunk_parts(
         k.new_empty(*tiles, _fields(gated), ROWS, dtype=dtype),
         k.new_empty(*tiles, ROWS if gated else 0, ROWS, dtype=element),
     )
+
+
+def _along_chunks(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Room for S before every chunk, [V, K] or, from narrow states, [K, V], and for e."""
+    tiles = (k.shape[0], k.shape[3], _cut(k)[2])
+    key, value, element = k.shape[4], v.shape[4], _element(q, k, v, dtype)
+    states = k.new_empty(*tiles, value, key, dtype=element)
+    return states, k.new_empty(*tiles, ROWS, value, dtype=element)
 
 
 def backward(
@@ -1217,12 +1429,14 @@ def backward(
         time,
         chunks,
     )
-    own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize}
+    own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize, "BY_KEY": narrow}
     with on_device_of(q):
         programs = (batch * heads * chunks,)
-        launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
+        for mild in (True, False) if gated else (False,):  # each leaves the other's chunks alone
+            own["MILD"] = mild
+            launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
         if gated:
             del constants["K"], constants["BK"]
-            gate = (between, vectors, changes, sums, ddecay, time, chunks)
+            gate = (contiguous(decay), between, vectors, changes, sums, ddecay, time, chunks)
             launch(_gate_kernel, programs, *gate, **constants, **GATE_OPTIONS)
     return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart

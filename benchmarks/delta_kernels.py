@@ -1,0 +1,141 @@
+"""The delta rule in chunks of 64 writes, kernel by kernel: checked, then timed.
+
+    PYTHONPATH=src python benchmarks/delta_kernels.py [--out FILE]
+
+Every width of a state that a program may take along is compared with float64 tensor code, then the
+widths in use are timed at three shapes: each launch by events around it, and all as a CUDA graph.
+The look for a NaN in the final state, which the op does after them, is left out.
+"""
+
+import argparse
+import collections
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from segments import graph_ms
+from torch import Tensor
+
+from statetrack import ops
+from statetrack.ops.delta.spec import Inputs
+from statetrack.ops.delta.triton import chunked
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CHECKS = [  # micro-steps, tokens, K, V, gates
+    (1, 200, 128, 128, "none"),
+    (1, 300, 128, 128, "near one"),
+    (1, 200, 96, 160, "any"),
+    (2, 130, 64, 64, "near one"),
+    (3, 50, 64, 64, "any"),
+]
+SHAPES = [(1, 65536), (2, 16384), (8, 4096)]
+
+
+def draw(b: int, t: int, n: int, h: int, key: int, value: int, gates: str) -> Inputs:
+    g = torch.Generator(DEVICE).manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, device=DEVICE)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=g, device=DEVICE)
+
+    beta = (3 * uniform(b, t, n, h) - 0.5).clamp(0, 2)
+    decay = None
+    if gates == "near one":
+        decay = (1 - uniform(b, t, h) / 3) * normal(b, t, h).sign()
+        decay[:, 3::17] = 1
+        decay[:, 5::19] = -1
+    elif gates == "any":
+        decay = (3 * uniform(b, t, h) - 1.5).clamp(-1, 1)
+        decay[:, 7::31] = 0
+    qkv = normal(b, t, h, key), normal(b, t, n, h, key), normal(b, t, n, h, value)
+    q, k, v, beta = (x.bfloat16() for x in (*qkv, beta))
+    return Inputs(q, k, v, beta, None if decay is None else decay.bfloat16(), True, 1.0, None)
+
+
+def forward_and_backward(inputs: Inputs, dy: Tensor, dstate: Tensor) -> tuple[Tensor, ...]:
+    saved = chunked.forward(inputs, True)
+    return *saved[:2], *chunked.backward(inputs, True, *saved, dy, dstate)
+
+
+def errors(inputs: Inputs) -> dict[str, float]:
+    """Relative, of y, the state and all gradients."""
+    named = {n: x for n, x in inputs._asdict().items() if isinstance(x, Tensor)}
+    wide = {n: x.double().requires_grad_() for n, x in named.items()}
+    y, state = ops.delta_product(**wide, backend="torch")
+    dy, dstate = torch.randn_like(y).bfloat16(), torch.randn_like(state).float()
+    grads = torch.autograd.grad([y, state], list(wide.values()), [dy.double(), dstate.double()])
+    expected = dict(zip(["y", "state", *(f"d{n}" for n in wide)], [y, state, *grads], strict=True))
+    names = ["y", "state", *(f"d{n}" for n in inputs._fields if n not in ("normalize", "scale"))]
+    got = dict(zip(names, forward_and_backward(inputs, dy, dstate), strict=True))
+    return {
+        n: ((got[n].double() - want).norm() / want.norm()).item() for n, want in expected.items()
+    }
+
+
+def by_kernel(step: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Median milliseconds of every launch."""
+    plain, marks = chunked.launch, []
+
+    def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        plain(kernel, grid, *args, **options)
+        end.record()
+        name = kernel.__name__.strip("_").removesuffix("_kernel")
+        marks.append((name + (", mild" if options.get("MILD") else ""), start, end))
+
+    chunked.launch = launch
+    try:
+        for _ in range(repeats):
+            step()
+    finally:
+        chunked.launch = plain
+    torch.cuda.synchronize()
+    found = collections.defaultdict(list)
+    for name, start, end in marks:
+        found[name].append(start.elapsed_time(end))
+    return {name: round(statistics.median(times), 4) for name, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=9)
+    args = parser.parse_args()
+    rows = []
+
+    def keep(row: dict[str, Any]) -> None:
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+        if args.out is not None:
+            args.out.write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+    choose = chunked._carry_values
+    for values in chunked.CARRY:
+        chunked._carry_values = lambda heads, value, values=values: values
+        for case in CHECKS:
+            found = errors(draw(1, case[1], case[0], 2, *case[2:]))
+            right = all(x < (5e-5 if n == "state" else 1e-2) for n, x in found.items())
+            keep({"kind": "check", "values": values, "case": case, "right": right} | found)
+    chunked._carry_values = choose
+    for b, t in SHAPES:
+        for gates in ("none", "near one", "any"):
+            inputs = draw(b, t, 1, 16, 128, 128, gates)
+            dy = torch.randn(b, t, 16, 128, device=DEVICE).bfloat16()
+            dstate = torch.zeros(b, 16, 128, 128, device=DEVICE)
+            both = lambda i=inputs, y=dy, s=dstate: forward_and_backward(i, y, s)  # noqa: E731
+            forward = lambda i=inputs: chunked.forward(i, False)  # noqa: E731
+            both(), forward()
+            row = {"kind": "time", "work": f"B{b} T{t} H16 D128, gates: {gates}"}
+            row |= {"forward": by_kernel(forward, 5), "forward+backward": by_kernel(both, 5)}
+            row["graph"] = [graph_ms(forward, args.repeats), graph_ms(both, args.repeats)]
+            keep(row)
+
+
+if __name__ == "__main__":
+    main()
