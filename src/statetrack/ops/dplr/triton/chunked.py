@@ -1,0 +1,944 @@
+"""`dplr` for long sequences: chunks of matrix products, forward and backward, gates of either sign.
+
+Letters: B batch, T time, H heads, K key, V value, N chunks of C tokens; H_n is the state before
+chunk n, G_n the gradient of the state after it. Readers are q, after its token's gate, and r,
+before it; writers are k and l. docs/design/signed_gates.md has the tree that makes, by products of
+gates only, the readers as they see the start of the chunk and the writers as its end sees them,
+
+    Q_i = q_i ∘ a_1 ⋯ a_i    R_i = r_i ∘ a_1 ⋯ a_{i-1}    K_j = k_j ∘ a_{j+1} ⋯ a_C    L_j likewise,
+
+and the scores S^k_ij = q_iᵀ Diag(a_{j+1} ⋯ a_i) k_j and S^l for j <= i, and for j < i
+
+    E_ij = r_iᵀ Diag(a_{j+1} ⋯ a_{i-1}) l_j        F_ij = r_iᵀ Diag(a_{j+1} ⋯ a_{i-1}) k_j.
+
+With W the rows w_t = H_{t-1}ᵀ r_t and M = (I - E)⁻¹,
+
+    W = M (F V + R H_n)    y = scale (S^k V + S^l W + Q H_n)    H_{n+1} = Diag(total) H_n + Lᵀ W + Kᵀ V
+
+and backwards, with dW the gradient of M (F V + R H_n) and λ = Mᵀ dW that of F V + R H_n,
+
+    dW = scale S^lᵀ dy + L G_n    dV = scale S^kᵀ dy + (M F)ᵀ dW + K G_n
+    G_{n-1} = Diag(total) G_n + (M R)ᵀ dW + scale Qᵀ dy    dE = λ Wᵀ    dF = λ Vᵀ    dR = λ H_nᵀ.
+
+So both directions have one form, with M R and L, M F and S^lᵀ, K and Q, v and dy in each other's
+places. Kernels:
+
+    scores   S^k, S^l, E, F and Q, K, L, R and the total of each chunk: up the tree
+    solve    M, M F and, in the place of R, M R
+    carry    W and the states, chunk after chunk; reversed: dW and G
+    outputs  y; mirrored: dv
+    pairs    the gradients of S^k, S^l, E and F
+    ends     those of Q, K, L, R and total
+    gates    dq, dk, da, dl and dr: up the tree once more and down again
+
+All but `carry` work on all chunks at once. A chunk holds tokens of one sequence: where a row holds
+P of them (`Packing`), it has N = ⌈T/C⌉ + P - 1 places for chunks (_triton/rows.py). States lie
+transposed, [V, K]: in `carry` the state and W are the left factors, in registers, and what comes
+from memory is the right one. No accumulator is transposed.
+
+Precision. The state is float32, and products that make one have factors good to 16 bits at least:
+with bfloat16 values, a factor is the sum of two bfloat16 numbers, high + low (PARTS), and three
+products of them are added. E, M and M F are in three TF32 products, 21 bits: what is wrong with E
+is wrong with the eigenvalue -1 of a reflection, at every visit of a key alike. What ends in y or
+in a gradient is made of bfloat16 products. With float32 values all products are three TF32 ones.
+"""
+
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.rows import chunk_at, first_chunk, place
+from statetrack.ops._triton.runtime import on_device_of, power_of_two
+from statetrack.ops._triton.tree import are_siblings, is_right, sibling_total
+from statetrack.ops.dplr.spec import Inputs
+from statetrack.ops.packing import in_a_row
+
+__all__ = ["Saved", "backward", "forward", "saved"]
+
+CHUNK = 32  # tokens
+MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
+
+
+class Saved(NamedTuple):
+    """What the forward leaves for the backward, in the dtype of v but for the total: float32."""
+
+    states: Tensor  # [B, H, N, V, K], one before each chunk
+    seen: Tensor  # [B, H, N, C, V]: W
+    query: Tensor  # [B, H, N, C, K]: Q
+    keys: Tensor  # [B, H, N, C, parts, K]: K
+    lefts: Tensor  # [B, H, N, C, parts, K]: L
+    rights: Tensor  # [B, H, N, C, parts, K]: M R
+    by_key: Tensor  # [B, H, N, C, C]: S^k
+    by_left: Tensor  # [B, H, N, C, C]: S^l
+    inverse: Tensor  # [B, H, N, C, C]: M
+    mixed: Tensor  # [B, H, N, C, parts, C]: M F
+    total: Tensor  # [B, H, N, K]
+
+
+def saved(inputs: Inputs, offsets: Tensor | None) -> Saved:
+    """Empty tensors of the right shapes."""
+    k, v = inputs.k, inputs.v
+    batch, time, heads, key = k.shape
+    value = v.shape[-1]
+    lead = (batch, heads, -(-time // CHUNK) + in_a_row(offsets) - 1)
+    parts = (CHUNK, _parts(v), key)
+    shapes = [(value, key), (CHUNK, value), (CHUNK, key), parts, parts, parts]
+    shapes += [(CHUNK, CHUNK)] * 3 + [(CHUNK, _parts(v), CHUNK)]
+    kept = [v.new_empty(*lead, *shape) for shape in shapes]
+    return Saved(*kept, v.new_empty(*lead, key, dtype=torch.float32))
+
+
+# ------------------------------------------------------------------------------------- helpers
+
+
+@triton.jit
+@no_type_check
+def _rows(ptr, t, T, stride, index, SIZE: tl.constexpr, OTHER: tl.constexpr):
+    """[t, index] of a [T, SIZE] array whose rows are `stride` apart."""
+    inside = (t < T)[:, None] & (index < SIZE)[None, :]
+    return tl.load(ptr + t[:, None] * stride + index[None, :], mask=inside, other=OTHER)
+
+
+@triton.jit
+@no_type_check
+def _store_parts(at, x, mask, step, PARTS: tl.constexpr):
+    """x at `at`; of two parts high there and low `step` further."""
+    high = x.to(at.dtype.element_ty)
+    tl.store(at, high, mask=mask)
+    if PARTS == 2:
+        tl.store(at + step, (x - high.to(tl.float32)).to(at.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+@no_type_check
+def _leaf(x, y, PRECISION: tl.constexpr):
+    """x @ y for results that no later state is made of."""
+    if PRECISION == "bf16":
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    else:
+        return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="tf32x3")
+
+
+@triton.jit
+@no_type_check
+def _product(x, y, PRECISION: tl.constexpr):
+    """x @ y of float32, to 16 bits at least."""
+    if PRECISION == "bf16":
+        x_high, y_high = x.to(tl.bfloat16), y.to(tl.bfloat16)
+        x_low = (x - x_high.to(tl.float32)).to(tl.bfloat16)
+        y_low = (y - y_high.to(tl.float32)).to(tl.bfloat16)
+        out = tl.dot(x_low, y_high)
+        out = tl.dot(x_high, y_low, out)
+        return tl.dot(x_high, y_high, out)
+    else:
+        return tl.dot(x, y, input_precision="tf32x3")
+
+
+@triton.jit
+@no_type_check
+def _onto(x, high, low, into, PARTS: tl.constexpr):
+    """into + x @ (high + low), to 16 bits at least; of one part, `high` is all."""
+    if PARTS == 2:
+        x_high = x.to(tl.bfloat16)
+        x_low = (x - x_high.to(tl.float32)).to(tl.bfloat16)
+        into = tl.dot(x_high, low, into)
+        into = tl.dot(x_low, high, into)
+        return tl.dot(x_high, high, into)
+    else:
+        return tl.dot(x, high.to(tl.float32), into, input_precision="tf32x3")
+
+
+@triton.jit
+@no_type_check
+def _exact_onto(x, high, low, into, PARTS: tl.constexpr):
+    """The same for an x that has no low part."""
+    if PARTS == 2:
+        into = tl.dot(x, low, into)
+        return tl.dot(x, high, into)
+    else:
+        return tl.dot(x, high, into, input_precision="tf32x3")
+
+
+@triton.jit
+@no_type_check
+def _leaf_onto(x, y, into):
+    """into + x @ y, which are of one dtype."""
+    return tl.dot(x, y, into, input_precision="tf32x3")
+
+
+# ------------------------------------------------------------------------- what a chunk is made of
+
+
+@triton.jit
+@no_type_check
+def _scores_kernel(
+    q_ptr,
+    k_ptr,
+    decay_ptr,
+    left_ptr,
+    right_ptr,
+    by_key_ptr,
+    by_left_ptr,
+    system_ptr,
+    query_ptr,
+    key_ptr,
+    lefts_ptr,
+    rights_ptr,
+    total_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    K: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BK: tl.constexpr,
+    PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """`system` holds E and F, of which only what lies below the diagonal is written."""
+    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tokens = tl.arange(0, C)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    t = tokens
+    end -= begin
+    r, c = tokens[:, None], tokens[None, :]
+    row = (head // H * T + begin) * H + head % H  # of the first token
+    at_chunk = head * tl.num_programs(0) + chunk
+    q_ptr += row * K
+    k_ptr += row * K
+    decay_ptr += row * K
+    left_ptr += row * K
+    right_ptr += row * K
+
+    # below the diagonal S^k and S^l, above it E and F, transposed
+    first = tl.zeros([C, C], tl.float32)
+    second = tl.zeros([C, C], tl.float32)
+    for block in range(0, K, BK):
+        keys = block + tl.arange(0, BK)
+        q = _rows(q_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
+        k = _rows(k_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
+        a = _rows(decay_ptr, t, end, H * K, keys, K, 1.0).to(tl.float32)
+        left = _rows(left_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
+        right = _rows(right_ptr, t, end, H * K, keys, K, 0.0).to(tl.float32)
+        first += tl.where(r == c, tl.sum(q * k, 1)[:, None], 0.0)
+        second += tl.where(r == c, tl.sum(q * left, 1)[:, None], 0.0)
+        q *= a
+        before = tl.full([C, BK], 1.0, tl.float32)  # the gates of its block before a token
+        after = tl.full([C, BK], 1.0, tl.float32)
+        for level in tl.static_range(LEVELS):
+            is_reader = is_right(r, 2**level)
+            x = tl.where(is_reader, q * before, k * after)
+            z = tl.where(is_reader, right * before, left * after)
+            siblings = are_siblings(r, c, 2**level)
+            part = tl.where(
+                r > c,
+                _leaf(x, tl.trans(x), PRECISION),
+                tl.dot(z, tl.trans(z), input_precision="tf32x3"),
+            )
+            first += tl.where(siblings, part, 0.0)
+            second += tl.where(siblings, _product(x, tl.trans(z), PRECISION), 0.0)
+            other = sibling_total(before * a, tokens, 2**level, C, BK)
+            before = tl.where(is_reader, before * other, before)
+            after = tl.where(is_reader, after, after * other)
+        inside = (keys < K)[None, :] & (r < C)
+        at = (at_chunk * C + r) * K + keys[None, :]
+        tl.store(query_ptr + at, q * before, mask=inside)
+        at = (at_chunk * C + r) * (PARTS * K) + keys[None, :]
+        _store_parts(key_ptr + at, k * after, inside, K, PARTS)
+        _store_parts(lefts_ptr + at, left * after, inside, K, PARTS)
+        _store_parts(rights_ptr + at, right * before, inside, K, PARTS)
+        last = total_ptr + at_chunk * K + keys[None, :] + 0 * r
+        tl.store(last, before * a, mask=inside & (r == C - 1))
+    at = (at_chunk * C + r) * C + c
+    tl.store(by_key_ptr + at, tl.where(r >= c, first, 0.0))
+    tl.store(by_left_ptr + at, tl.where(r >= c, second, 0.0))
+    at = system_ptr + at_chunk * (2 * C * C) + c * C + r
+    tl.store(at, first, mask=r < c)
+    tl.store(at + C * C, second, mask=r < c)
+
+
+@triton.jit
+@no_type_check
+def _solve_kernel(
+    system_ptr,
+    rights_ptr,
+    inverse_ptr,
+    mixed_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    K: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BK: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """M, M F, and M R in the place of R.
+
+    The inverse is built by halves, [[A, 0], [-B, D]]⁻¹ = [[A⁻¹, 0], [D⁻¹ B A⁻¹, D⁻¹]], with blocks
+    of 2, 4, ... tokens: every number on the way is part of the inverse of a smaller system.
+    """
+    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:
+            return
+    tokens = tl.arange(0, C)
+    i, j = tokens[:, None], tokens[None, :]
+    at_chunk = head * tl.num_programs(0) + chunk
+    at = system_ptr + at_chunk * (2 * C * C) + i * C + j
+    e = tl.load(at, mask=i > j, other=0.0)
+    inverse = tl.where(i == j, 1.0, 0.0) + tl.where(i // 2 == j // 2, e, 0.0)
+    for level in tl.static_range(1, LEVELS):
+        part = tl.where(are_siblings(i, j, 2**level), e, 0.0)
+        part = tl.dot(part, inverse, input_precision="tf32x3")
+        inverse += tl.dot(inverse, part, input_precision="tf32x3")
+    tl.store(inverse_ptr + (at_chunk * C + i) * C + j, inverse)
+    f = tl.load(at + C * C, mask=i > j, other=0.0)
+    mixed = tl.dot(inverse, f, input_precision="tf32x3")
+    _store_parts(mixed_ptr + (at_chunk * C + i) * (PARTS * C) + j, mixed, i < C, C, PARTS)
+    for block in range(0, K, BK):
+        keys = block + tl.arange(0, BK)
+        at = rights_ptr + (at_chunk * C + i) * (PARTS * K) + keys[None, :]
+        inside = (keys < K)[None, :] & (i < C)
+        high = tl.load(at, mask=inside, other=0.0)
+        low = high
+        if PARTS == 2:
+            low = tl.load(at + K, mask=inside, other=0.0)
+        rights = _onto(inverse, high, low, tl.zeros([C, BK], tl.float32), PARTS)
+        tl.debug_barrier()  # what is overwritten has been read
+        _store_parts(at, rights, inside, K, PARTS)
+
+
+# ----------------------------------------------------------------------- along the chunks
+
+
+@triton.jit
+@no_type_check
+def _carry_kernel(
+    x_ptr,
+    reads_ptr,
+    writes_ptr,
+    direct_ptr,
+    mix_ptr,
+    total_ptr,
+    start_ptr,
+    states_ptr,
+    seen_ptr,
+    last_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    chunks,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    NV: tl.constexpr,
+    SCALE: tl.constexpr,
+    REVERSE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """W = scale mix x + reads state; state ← Diag(total) state + writesᵀ W + scale directᵀ x.
+
+    Along the chunks of one head of a sequence and a block of values; `states` keeps what each chunk
+    met. In reverse x is dy, `mix` S^lᵀ, and it and `direct` have one part.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    head, block = program // NV, program % NV
+    b, begin, length = place(offsets_ptr, head // H, T, P)
+    lowest = (b * H + head % H) * chunks + first_chunk(begin, head // H - b * P, C)
+    tokens, keys = tl.arange(0, C), tl.arange(0, BK)
+    values = block * BV + tl.arange(0, BV)
+    in_k, in_v = keys < K, values < V
+    inside = in_v[:, None] & in_k[None, :]
+    outside = head * K * V + keys[None, :] * V + values[:, None]  # of a state [K, V]
+    x_ptr += ((b * T + begin) * H + head % H) * V
+    count = tl.cdiv(length, C)
+    both: tl.constexpr = PARTS * K
+    own: tl.constexpr = 1 if REVERSE else PARTS
+
+    state = tl.zeros([BV, BK], tl.float32)
+    if start_ptr is not None:
+        state += tl.load(start_ptr + outside, mask=inside, other=0.0).to(tl.float32)
+    for step in range(count):
+        chunk = count - 1 - step if REVERSE else step
+        at_chunk = lowest + chunk
+        x = _rows(x_ptr, chunk * C + tokens, length, H * V, values, V, 0.0)
+        at = (at_chunk * C + tokens)[:, None] * both + keys[None, :]
+        reads = tl.load(reads_ptr + at, mask=in_k[None, :], other=0.0)
+        writes = tl.load(writes_ptr + at, mask=in_k[None, :], other=0.0)
+        reads_low, writes_low = reads, writes
+        if PARTS == 2:
+            reads_low = tl.load(reads_ptr + K + at, mask=in_k[None, :], other=0.0)
+            writes_low = tl.load(writes_ptr + K + at, mask=in_k[None, :], other=0.0)
+        at = (at_chunk * C + tokens)[:, None] * (own * K) + keys[None, :]
+        direct = tl.load(direct_ptr + at, mask=in_k[None, :], other=0.0)
+        mix_at = mix_ptr + (at_chunk * C + tokens)[:, None] * (own * C) + tokens[None, :]
+        mix = tl.load(mix_at)
+        total = tl.load(total_ptr + at_chunk * K + keys, mask=in_k, other=0.0)
+        tl.store(
+            states_ptr + at_chunk * K * V + values[:, None] * K + keys[None, :], state, mask=inside
+        )
+
+        x = tl.trans(x)
+        seen = tl.zeros([BV, C], tl.float32)
+        if REVERSE:
+            seen = SCALE * _leaf_onto(x, mix, seen)
+        else:
+            mix_low = mix
+            if PARTS == 2:
+                mix_low = tl.load(mix_at + C)
+            seen = _exact_onto(x, tl.trans(mix), tl.trans(mix_low), seen, PARTS)
+        seen = _onto(state, tl.trans(reads), tl.trans(reads_low), seen, PARTS)
+        seen_at = seen_ptr + (at_chunk * C + tokens)[None, :] * V + values[:, None]
+        tl.store(seen_at, seen, mask=in_v[:, None])
+        state *= total[None, :]
+        if REVERSE:
+            state += SCALE * _leaf_onto(x, direct, tl.zeros([BV, BK], tl.float32))
+        else:
+            direct_low = direct
+            if PARTS == 2:
+                direct_low = tl.load(direct_ptr + K + at, mask=in_k[None, :], other=0.0)
+            state = _exact_onto(x, direct, direct_low, state, PARTS)
+        state = _onto(seen, writes, writes_low, state, PARTS)
+    if last_ptr is not None:
+        tl.store(last_ptr + outside, state, mask=inside)
+
+
+# ----------------------------------------------------------------------- outputs and gradients
+
+
+@triton.jit
+@no_type_check
+def _outputs_kernel(
+    x_ptr,
+    seen_ptr,
+    reads_ptr,
+    own_ptr,
+    mix_ptr,
+    states_ptr,
+    out_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    chunks,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    SCALE: tl.constexpr,
+    REVERSE: tl.constexpr,
+    PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """y = scale (S^k v + S^l W + Q H), or dv = scale S^kᵀ dy + (M F)ᵀ dW + K G, of one chunk.
+
+    `own` is S^k, `mix` S^l or M F, `reads` Q or K; the last two have parts in reverse.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    blocks: tl.constexpr = (V + BV - 1) // BV
+    chunk = tl.program_id(0) // blocks
+    values = tl.program_id(0) % blocks * BV + tl.arange(0, BV)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:
+            return
+    end -= begin
+    tokens = tl.arange(0, C)
+    r, c = tokens[:, None], tokens[None, :]
+    row = (head // H * T + begin) * H + head % H  # of the first token
+    at_chunk = head * chunks + chunk
+    parts: tl.constexpr = PARTS if REVERSE else 1
+    in_v = values < V
+
+    out = tl.zeros([C, BV], tl.float32)
+    for block in range(0, K, BK):
+        keys = block + tl.arange(0, BK)
+        at = (at_chunk * C + r) * (parts * K) + keys[None, :]
+        reads = tl.load(reads_ptr + at, mask=(keys < K)[None, :], other=0.0)
+        at = at_chunk * K * V + values[:, None] * K + keys[None, :]
+        inside = in_v[:, None] & (keys < K)[None, :]
+        state = tl.load(states_ptr + at, mask=inside, other=0.0)
+        out += _leaf(reads, tl.trans(state), PRECISION)
+    x = _rows(x_ptr + row * V, tokens, end, H * V, values, V, 0.0)
+    at = (at_chunk * C + r) * V + values[None, :]
+    seen = tl.load(seen_ptr + at, mask=in_v[None, :], other=0.0)
+    if REVERSE:
+        mix = tl.load(mix_ptr + (at_chunk * C + c) * (parts * C) + r)
+        own = tl.load(own_ptr + (at_chunk * C + c) * C + r)
+        out += _leaf(mix, seen, PRECISION)
+        out += SCALE * _leaf(own, x, PRECISION)
+    else:
+        mix = tl.load(mix_ptr + (at_chunk * C + r) * C + c)
+        own = tl.load(own_ptr + (at_chunk * C + r) * C + c)
+        out += _leaf(mix, seen, PRECISION)
+        out += _leaf(own, x, PRECISION)
+        out *= SCALE
+    inside = (tokens < end)[:, None] & in_v[None, :]
+    at = out_ptr + (row + r.to(tl.int64) * H) * V + values[None, :]
+    tl.store(at, out, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _pairs_kernel(
+    v_ptr,
+    dy_ptr,
+    seen_ptr,
+    dseen_ptr,
+    inverse_ptr,
+    pairs_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    BV: tl.constexpr,
+    SCALE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The gradients of S^k, S^l, E and F of one chunk, [4, C, C]; the upper halves mean nothing."""
+    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:
+            return
+    end -= begin
+    tokens = tl.arange(0, C)
+    r, c = tokens[:, None], tokens[None, :]
+    row = (head // H * T + begin) * H + head % H  # of the first token
+    at_chunk = head * tl.num_programs(0) + chunk
+    transposed = tl.load(inverse_ptr + (at_chunk * C + c) * C + r)
+    dby_key = tl.zeros([C, C], tl.float32)
+    dby_left = tl.zeros([C, C], tl.float32)
+    de = tl.zeros([C, C], tl.float32)
+    df = tl.zeros([C, C], tl.float32)
+    for first in range(0, V, BV):
+        values = first + tl.arange(0, BV)
+        in_v = (values < V)[None, :]
+        v = _rows(v_ptr + row * V, tokens, end, H * V, values, V, 0.0)
+        dy = _rows(dy_ptr + row * V, tokens, end, H * V, values, V, 0.0)
+        at = (at_chunk * C + r) * V + values[None, :]
+        seen = tl.load(seen_ptr + at, mask=in_v, other=0.0)
+        dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), PRECISION)
+        dby_key += _leaf(dy, tl.trans(v), PRECISION)
+        dby_left += _leaf(dy, tl.trans(seen), PRECISION)
+        de += _leaf(dseen, tl.trans(seen), PRECISION)
+        df += _leaf(dseen, tl.trans(v), PRECISION)
+    at = pairs_ptr + at_chunk * (4 * C * C) + r * C + c
+    tl.store(at, SCALE * dby_key)
+    tl.store(at + C * C, SCALE * dby_left)
+    tl.store(at + 2 * C * C, de)
+    tl.store(at + 3 * C * C, df)
+
+
+@triton.jit
+@no_type_check
+def _ends_kernel(
+    v_ptr,
+    dy_ptr,
+    seen_ptr,
+    dseen_ptr,
+    inverse_ptr,
+    states_ptr,
+    dstates_ptr,
+    dvectors_ptr,
+    dtotal_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    chunks,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    SCALE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The gradients of Q, K, L and R of a block of keys in one chunk, [4, C, K], and of total."""
+    head = tl.program_id(1).to(tl.int64)
+    blocks: tl.constexpr = (K + BK - 1) // BK
+    chunk = tl.program_id(0) // blocks
+    keys = tl.program_id(0) % blocks * BK + tl.arange(0, BK)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:
+            return
+    end -= begin
+    tokens = tl.arange(0, C)
+    r, c = tokens[:, None], tokens[None, :]
+    row = (head // H * T + begin) * H + head % H  # of the first token
+    at_chunk = head * chunks + chunk
+    transposed = tl.load(inverse_ptr + (at_chunk * C + c) * C + r)
+    dquery = tl.zeros([C, BK], tl.float32)
+    dkey = tl.zeros([C, BK], tl.float32)
+    dleft = tl.zeros([C, BK], tl.float32)
+    dright = tl.zeros([C, BK], tl.float32)
+    dtotal = tl.zeros([BK], tl.float32)
+    for first in range(0, V, BV):
+        values = first + tl.arange(0, BV)
+        in_v = (values < V)[None, :]
+        v = _rows(v_ptr + row * V, tokens, end, H * V, values, V, 0.0)
+        dy = _rows(dy_ptr + row * V, tokens, end, H * V, values, V, 0.0)
+        at = (at_chunk * C + r) * V + values[None, :]
+        seen = tl.load(seen_ptr + at, mask=in_v, other=0.0)
+        dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), PRECISION)
+        at = at_chunk * K * V + values[:, None] * K + keys[None, :]
+        inside = (values < V)[:, None] & (keys < K)[None, :]
+        state = tl.load(states_ptr + at, mask=inside, other=0.0)
+        dstate = tl.load(dstates_ptr + at, mask=inside, other=0.0)
+        dquery += _leaf(dy, state, PRECISION)
+        dright += _leaf(dseen, state, PRECISION)
+        dkey += _leaf(v, dstate, PRECISION)
+        dleft += _leaf(seen, dstate, PRECISION)
+        dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
+    at = dvectors_ptr + at_chunk * (4 * C * K) + r * K + keys[None, :]
+    inside = (keys < K)[None, :] & (r < C)
+    tl.store(at, SCALE * dquery, mask=inside)
+    tl.store(at + C * K, dkey, mask=inside)
+    tl.store(at + 2 * C * K, dleft, mask=inside)
+    tl.store(at + 3 * C * K, dright, mask=inside)
+    tl.store(dtotal_ptr + at_chunk * K + keys, dtotal, mask=keys < K)
+
+
+@triton.jit
+@no_type_check
+def _gates_kernel(
+    q_ptr,
+    k_ptr,
+    decay_ptr,
+    left_ptr,
+    right_ptr,
+    pairs_ptr,
+    dvectors_ptr,
+    dtotal_ptr,
+    dq_ptr,
+    dk_ptr,
+    ddecay_ptr,
+    dleft_ptr,
+    dright_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    chunks,
+    K: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """dq, dk, da, dl and dr of a block of keys in one chunk of one head."""
+    head = tl.program_id(1).to(tl.int64)
+    blocks: tl.constexpr = (K + BK - 1) // BK
+    chunk = tl.program_id(0) // blocks
+    keys = tl.program_id(0) % blocks * BK + tl.arange(0, BK)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:
+            return
+    end -= begin
+    tokens = tl.arange(0, C)
+    t = tokens
+    r, c = tokens[:, None], tokens[None, :]
+    row = (head // H * T + begin) * H + head % H  # of the first token
+    at_chunk = head * chunks + chunk
+
+    # up the tree: for every level the product of all gates of a block's sibling
+    q = _rows(q_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
+    k = _rows(k_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
+    a = _rows(decay_ptr + row * K, t, end, H * K, keys, K, 1.0).to(tl.float32)
+    left = _rows(left_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
+    right = _rows(right_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
+    prefix = a
+    others = ()
+    for level in tl.static_range(LEVELS):
+        other = sibling_total(prefix, tokens, 2**level, C, BK)
+        others = others + (other,)
+        prefix = tl.where(is_right(r, 2**level), prefix * other, prefix)
+
+    # down the tree; dtotal is the gradient of the total of the block a token lies in
+    in_k = (keys < K)[None, :] & (r < C)
+    at = dvectors_ptr + at_chunk * (4 * C * K) + r * K + keys[None, :]
+    dquery = tl.load(at, mask=in_k, other=0.0).to(tl.float32)
+    dkey = tl.load(at + C * K, mask=in_k, other=0.0).to(tl.float32)
+    dleft = tl.load(at + 2 * C * K, mask=in_k, other=0.0).to(tl.float32)
+    dright = tl.load(at + 3 * C * K, mask=in_k, other=0.0).to(tl.float32)
+    dtotal = tl.load(dtotal_ptr + at_chunk * K + keys[None, :] + 0 * r, mask=in_k, other=0.0)
+    # row i reads what came before it, row j wrote for what came after it
+    pairs_ptr += at_chunk * (4 * C * C)
+    lower = tl.maximum(r, c) * C + tl.minimum(r, c)
+    by_key = tl.load(pairs_ptr + lower)
+    of_e = tl.load(pairs_ptr + 2 * C * C + lower)
+    mixed = tl.load(pairs_ptr + tl.where(r >= c, C * C, 3 * C * C) + lower)
+    mixed_t = tl.load(pairs_ptr + tl.where(r > c, 3 * C * C, C * C) + lower)
+    own_key = tl.load(pairs_ptr + tokens * C + tokens)[:, None].to(tl.float32)
+    own_left = tl.load(pairs_ptr + C * C + tokens * C + tokens)[:, None].to(tl.float32)
+    for level in tl.static_range(LEVELS - 1, -1, -1):
+        is_reader = is_right(r, 2**level)
+        siblings = are_siblings(r, c, 2**level)
+        other = others[level]
+        gates = tl.full([C, BK], 1.0, tl.float32)  # to the start of a reader's block, or the end
+        for below in tl.static_range(level):
+            gates = tl.where(is_right(r, 2**below) == is_reader, gates * others[below], gates)
+        x = tl.where(is_reader, q * a, k) * gates
+        z = tl.where(is_reader, right, left) * gates
+        through = tl.where(is_reader, dquery, dkey) * x + tl.where(is_reader, dright, dleft) * z
+        ones = tl.where(siblings, 1.0, 0.0)
+        dtotal = _leaf(ones, through, PRECISION) + dtotal * other
+        direct = _leaf(tl.where(siblings, by_key, 0.0), x, PRECISION)
+        direct += _leaf(tl.where(siblings, mixed, 0.0), z, PRECISION)
+        dquery = tl.where(is_reader, dquery * other + direct, dquery)
+        dkey = tl.where(is_reader, dkey, dkey * other + direct)
+        direct = _leaf(tl.where(siblings, of_e, 0.0), z, PRECISION)
+        direct += _leaf(tl.where(siblings, mixed_t, 0.0), x, PRECISION)
+        dright = tl.where(is_reader, dright * other + direct, dright)
+        dleft = tl.where(is_reader, dleft, dleft * other + direct)
+
+    # the leaves: Q = q ∘ a, R = r, K = k, L = l, total = a, and each token's own writes
+    at = (row + r.to(tl.int64) * H) * K + keys[None, :]
+    inside = (t < end)[:, None] & in_k
+    tl.store(ddecay_ptr + at, dtotal + dquery * q, mask=inside)
+    tl.store(dq_ptr + at, dquery * a + own_key * k + own_left * left, mask=inside)
+    tl.store(dk_ptr + at, dkey + own_key * q, mask=inside)
+    tl.store(dleft_ptr + at, dleft + own_left * q, mask=inside)
+    tl.store(dright_ptr + at, dright, mask=inside)
+
+
+# ------------------------------------------------------------------------------------- launches
+
+
+def forward(
+    inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, kept: Saved
+) -> None:
+    """Fills y, the final states and what is kept for the backward; tensors in one piece each."""
+    q, k, v, decay, left, right, scale, initial_state = inputs
+    batch, time, heads, key = k.shape
+    value = v.shape[-1]
+    chunks = kept.total.shape[2]
+    system = kept.total.new_empty(*kept.total.shape[:3], 2, CHUNK, CHUNK)
+    where = (offsets, time, in_a_row(offsets), heads)
+    grid = (chunks, batch * heads)
+    tree = {"K": key, "C": CHUNK, "LEVELS": CHUNK.bit_length() - 1, "PARTS": _parts(v)}
+    with on_device_of(q):
+        launch(
+            _scores_kernel,
+            grid,
+            *(q, k, decay, left, right),
+            *(kept.by_key, kept.by_left, system),
+            *(kept.query, kept.keys, kept.lefts, kept.rights, kept.total),
+            *where,
+            PRECISION=_precision(v),
+            **tree,
+            **_scores_tile(key),
+        )
+        launch(
+            _solve_kernel,
+            grid,
+            *(system, kept.rights, kept.inverse, kept.mixed),
+            *where,
+            **tree,
+            **_solve_tile(key),
+        )
+        _carry(
+            *(v, kept.rights, kept.lefts, kept.keys, kept.mixed, kept.total, initial_state),
+            *(kept.states, kept.seen, state, offsets, 1.0),
+            reverse=False,
+        )
+        launch(
+            _outputs_kernel,
+            *_by_values(chunks, value, batch * heads),
+            *(v, kept.seen, kept.query, kept.by_key, kept.by_left, kept.states, y),
+            *where,
+            chunks,
+            K=key,
+            V=value,
+            C=CHUNK,
+            SCALE=scale,
+            REVERSE=False,
+            PARTS=_parts(v),
+            PRECISION=_precision(v),
+            **_outputs_tile(key, value),
+        )
+
+
+def backward(
+    inputs: Inputs,
+    offsets: Tensor | None,
+    kept: Saved,
+    dy: Tensor,
+    dstate: Tensor | None,
+    grads: tuple[Tensor, ...],
+) -> None:
+    """Fills the gradients; that of the initial state where there is one."""
+    q, k, v, decay, left, right, scale, initial_state = inputs
+    dq, dk, dv, ddecay, dleft, dright, dstart, *_ = grads
+    batch, time, heads, key = k.shape
+    value = v.shape[-1]
+    chunks = kept.total.shape[2]
+    lead = kept.total.shape[:3]
+    dstates, dseen = torch.empty_like(kept.states), torch.empty_like(kept.seen)
+    pairs = v.new_empty(*lead, 4, CHUNK, CHUNK)
+    dvectors = v.new_empty(*lead, 4, CHUNK, key)
+    dtotal = torch.empty_like(kept.total)
+    where = (offsets, time, in_a_row(offsets), heads)
+    grid = (chunks, batch * heads)
+    precision = {"PRECISION": _precision(v)}
+    sizes = {"K": key, "V": value, "C": CHUNK, "SCALE": scale} | precision
+    tree = {"K": key, "C": CHUNK, "LEVELS": CHUNK.bit_length() - 1} | precision
+    with on_device_of(q):
+        _carry(
+            *(dy, kept.lefts, kept.rights, kept.query, kept.by_left, kept.total, dstate),
+            *(dstates, dseen, None if initial_state is None else dstart, offsets, scale),
+            reverse=True,
+        )
+        launch(
+            _outputs_kernel,
+            *_by_values(chunks, value, batch * heads),
+            *(dy, dseen, kept.keys, kept.by_key, kept.mixed, dstates, dv),
+            *where,
+            chunks,
+            REVERSE=True,
+            PARTS=_parts(v),
+            **sizes,
+            **_outputs_tile(key, value),
+        )
+        given = (v, dy, kept.seen, dseen, kept.inverse)
+        own = {"V": value, "C": CHUNK, "SCALE": scale} | precision
+        launch(_pairs_kernel, grid, *given, pairs, *where, **own, **_pairs_tile(value))
+        tile = _ends_tile(key, value)
+        launch(
+            _ends_kernel,
+            (chunks * triton.cdiv(key, tile["BK"]), batch * heads),
+            *(*given, kept.states, dstates, dvectors, dtotal),
+            *where,
+            chunks,
+            **sizes,
+            **tile,
+        )
+        tile = _gates_tile(key)
+        launch(
+            _gates_kernel,
+            (chunks * triton.cdiv(key, tile["BK"]), batch * heads),
+            *(q, k, decay, left, right, pairs, dvectors, dtotal),
+            *(dq, dk, ddecay, dleft, dright),
+            *where,
+            chunks,
+            **tree,
+            **tile,
+        )
+
+
+def _carry(
+    x: Tensor,
+    reads: Tensor,
+    writes: Tensor,
+    direct: Tensor,
+    mix: Tensor,
+    total: Tensor,
+    start: Tensor | None,
+    states: Tensor,
+    seen: Tensor,
+    last: Tensor | None,
+    offsets: Tensor | None,
+    scale: float,
+    *,
+    reverse: bool,
+) -> None:
+    batch, heads, chunks, value, key = states.shape
+    sequences = batch * in_a_row(offsets)
+    tile = _carry_tile(sequences * heads, key, value)
+    blocks = triton.cdiv(value, tile["BV"])
+    launch(
+        _carry_kernel,
+        (sequences * heads * blocks,),
+        *(x, reads, writes, direct, mix, total, start, states, seen, last, offsets),
+        x.shape[1],
+        in_a_row(offsets),
+        heads,
+        chunks,
+        K=key,
+        V=value,
+        C=CHUNK,
+        NV=blocks,
+        SCALE=scale,
+        REVERSE=reverse,
+        PARTS=_parts(x),
+        **tile,
+    )
+
+
+def _by_values(chunks: int, value: int, heads: int) -> tuple[tuple[int, int]]:
+    """The grid of `_outputs_kernel`."""
+    blocks = triton.cdiv(value, _outputs_tile(16, value)["BV"])
+    return ((chunks * blocks, heads),)
+
+
+def _precision(v: Tensor) -> str:
+    """Of products that end in a result, as `_leaf` knows it."""
+    return "bf16" if v.dtype == torch.bfloat16 else "tf32x3"
+
+
+def _parts(v: Tensor) -> int:
+    """Numbers that a factor of other products is kept as."""
+    return 2 if v.dtype == torch.bfloat16 else 1
+
+
+def _scores_tile(key: int) -> dict[str, Any]:
+    """Keys at a time."""
+    return {"BK": _block(key, 32), "num_warps": 4, "num_stages": 1}
+
+
+def _solve_tile(key: int) -> dict[str, Any]:
+    """Keys at a time."""
+    return {"BK": _block(key, 64), "num_warps": 2, "num_stages": 1}
+
+
+def _carry_tile(heads: int, key: int, value: int) -> dict[str, Any]:
+    """All keys, and so many values that there is about one program for each multiprocessor."""
+    values = _block(value, 64)
+    while values > 32 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
+        values //= 2
+    return {"BK": _block(key, 256), "BV": values, "num_warps": 4, "num_stages": 2}
+
+
+def _outputs_tile(key: int, value: int) -> dict[str, Any]:
+    """Keys at a time, and values."""
+    return {"BK": _block(key, 64), "BV": _block(value, 64), "num_warps": 4, "num_stages": 2}
+
+
+def _pairs_tile(value: int) -> dict[str, Any]:
+    """Values at a time."""
+    return {"BV": _block(value, 64), "num_warps": 4, "num_stages": 2}
+
+
+def _ends_tile(key: int, value: int) -> dict[str, Any]:
+    """Keys, and values at a time."""
+    return {"BK": _block(key, 64), "BV": _block(value, 64), "num_warps": 4, "num_stages": 2}
+
+
+def _gates_tile(key: int) -> dict[str, Any]:
+    """Keys."""
+    return {"BK": _block(key, 32), "num_warps": 4, "num_stages": 1}
+
+
+def _block(size: int, most: int) -> int:
+    """A power of two that products accept, at most `most`."""
+    return min(max(power_of_two(size), 16), most)
