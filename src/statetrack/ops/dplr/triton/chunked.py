@@ -13,7 +13,8 @@ and the scores S^k_ij = q_iᵀ Diag(a_{j+1} ⋯ a_i) k_j and S^l for j <= i, and
 
 With W the rows w_t = H_{t-1}ᵀ r_t and M = (I - E)⁻¹,
 
-    W = M (F V + R H_n)    y = scale (S^k V + S^l W + Q H_n)    H_{n+1} = Diag(total) H_n + Lᵀ W + Kᵀ V
+    W = M (F V + R H_n)        y = scale (S^k V + S^l W + Q H_n)
+    H_{n+1} = Diag(total) H_n + Lᵀ W + Kᵀ V
 
 and backwards, with dW the gradient of M (F V + R H_n) and λ = Mᵀ dW that of F V + R H_n,
 
@@ -23,7 +24,8 @@ and backwards, with dW the gradient of M (F V + R H_n) and λ = Mᵀ dW that of 
 So both directions have one form, with M R and L, M F and S^lᵀ, K and Q, v and dy in each other's
 places. Kernels:
 
-    scores   S^k, S^l, E, F and Q, K, L, R and the total of each chunk: up the tree
+    totals   the products of the gates of all blocks of the tree
+    scores   S^k, S^l, E, F and Q, K, L and R: up the tree
     solve    M, M F and, in the place of R, M R
     carry    W and the states, chunk after chunk; reversed: dW and G
     outputs  y; mirrored: dv
@@ -38,9 +40,10 @@ from memory is the right one. No accumulator is transposed.
 
 Precision. The state is float32, and products that make one have factors good to 16 bits at least:
 with bfloat16 values, a factor is the sum of two bfloat16 numbers, high + low (PARTS), and three
-products of them are added. E, M and M F are in three TF32 products, 21 bits: what is wrong with E
-is wrong with the eigenvalue -1 of a reflection, at every visit of a key alike. What ends in y or
-in a gradient is made of bfloat16 products. With float32 values all products are three TF32 ones.
+products of them are added. M and M F are in three TF32 products, 21 bits, and E, of three parts,
+has 24: what is wrong with E is wrong with the eigenvalue -1 of a reflection, at every visit of a
+key. What ends in y or in a gradient is made of bfloat16 products. With float32 values all products
+are three TF32 ones.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -53,7 +56,6 @@ from torch import Tensor
 from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.rows import chunk_at, first_chunk, place
 from statetrack.ops._triton.runtime import on_device_of, power_of_two
-from statetrack.ops._triton.tree import are_siblings, is_right, sibling_total
 from statetrack.ops.dplr.spec import Inputs
 from statetrack.ops.packing import in_a_row
 
@@ -64,7 +66,7 @@ MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 
 
 class Saved(NamedTuple):
-    """What the forward leaves for the backward, in the dtype of v but for the total: float32."""
+    """What the forward leaves for the backward, in the dtype of v but for the totals: float32."""
 
     states: Tensor  # [B, H, N, V, K], one before each chunk
     seen: Tensor  # [B, H, N, C, V]: W
@@ -76,7 +78,7 @@ class Saved(NamedTuple):
     by_left: Tensor  # [B, H, N, C, C]: S^l
     inverse: Tensor  # [B, H, N, C, C]: M
     mixed: Tensor  # [B, H, N, C, parts, C]: M F
-    total: Tensor  # [B, H, N, K]
+    totals: Tensor  # [B, H, N, C, K]: `_totals_kernel` says of what
 
 
 def saved(inputs: Inputs, offsets: Tensor | None) -> Saved:
@@ -89,7 +91,7 @@ def saved(inputs: Inputs, offsets: Tensor | None) -> Saved:
     shapes = [(value, key), (CHUNK, value), (CHUNK, key), parts, parts, parts]
     shapes += [(CHUNK, CHUNK)] * 3 + [(CHUNK, _parts(v), CHUNK)]
     kept = [v.new_empty(*lead, *shape) for shape in shapes]
-    return Saved(*kept, v.new_empty(*lead, key, dtype=torch.float32))
+    return Saved(*kept, v.new_empty(*lead, CHUNK, key, dtype=torch.float32))
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -125,17 +127,29 @@ def _leaf(x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _product(x, y, PRECISION: tl.constexpr):
-    """x @ y of float32, to 16 bits at least."""
+def _squares(x, z, PRECISION: tl.constexpr):
+    """x xᵀ good to 8 bits, x zᵀ to 16 and z zᵀ to 24; of float32 numbers to 21 all three."""
     if PRECISION == "bf16":
-        x_high, y_high = x.to(tl.bfloat16), y.to(tl.bfloat16)
+        x_high, z_high = x.to(tl.bfloat16), z.to(tl.bfloat16)
         x_low = (x - x_high.to(tl.float32)).to(tl.bfloat16)
-        y_low = (y - y_high.to(tl.float32)).to(tl.bfloat16)
-        out = tl.dot(x_low, y_high)
-        out = tl.dot(x_high, y_low, out)
-        return tl.dot(x_high, y_high, out)
+        rest = z - z_high.to(tl.float32)
+        z_mid = rest.to(tl.bfloat16)
+        z_low = (rest - z_mid.to(tl.float32)).to(tl.bfloat16)
+        x_x = tl.dot(x_high, tl.trans(x_high))
+        x_z = tl.dot(x_low, tl.trans(z_high))
+        x_z = tl.dot(x_high, tl.trans(z_mid), x_z)
+        x_z = tl.dot(x_high, tl.trans(z_high), x_z)
+        z_z = tl.dot(z_low, tl.trans(z_high))
+        z_z = tl.dot(z_high, tl.trans(z_low), z_z)
+        z_z = tl.dot(z_mid, tl.trans(z_mid), z_z)
+        z_z = tl.dot(z_mid, tl.trans(z_high), z_z)
+        z_z = tl.dot(z_high, tl.trans(z_mid), z_z)
+        z_z = tl.dot(z_high, tl.trans(z_high), z_z)
     else:
-        return tl.dot(x, y, input_precision="tf32x3")
+        x_x = tl.dot(x, tl.trans(x), input_precision="tf32x3")
+        x_z = tl.dot(x, tl.trans(z), input_precision="tf32x3")
+        z_z = tl.dot(z, tl.trans(z), input_precision="tf32x3")
+    return x_x, x_z, z_z
 
 
 @triton.jit
@@ -175,6 +189,67 @@ def _leaf_onto(x, y, into):
 
 @triton.jit
 @no_type_check
+def _multiply(x, y):
+    return x * y
+
+
+@triton.jit
+@no_type_check
+def _totals_kernel(
+    decay_ptr,
+    totals_ptr,
+    offsets_ptr,
+    T,
+    P,
+    H,
+    K: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """The products of the gates of all blocks of 2, 4, ... C tokens of a chunk.
+
+    Blocks of C/n tokens are rows n to 2n - 1, so the whole chunk is row 1, and row 0 means nothing.
+    """
+    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
+    if offsets_ptr is not None:
+        if begin == end:  # no chunk here, and what is saved in its place is never read
+            return
+    row = (head // H * T + begin) * H + head % H  # of the first token
+    keys = tl.arange(0, BK)
+    x = _rows(decay_ptr + row * K, tl.arange(0, C), end - begin, H * K, keys, K, 1.0)
+    x = x.to(tl.float32)
+    totals_ptr += (head * tl.num_programs(0) + chunk) * (C * K)
+    for level in tl.static_range(1, LEVELS + 1):
+        x = tl.reduce(tl.reshape(x, [C >> level, 2, BK]), 1, _multiply)
+        rows = (C >> level) + tl.arange(0, C >> level)
+        tl.store(totals_ptr + rows[:, None] * K + keys[None, :], x, mask=(keys < K)[None, :])
+
+
+@triton.jit
+@no_type_check
+def _is_right(i, level):
+    """Whether token i of a chunk lies in the right one of two blocks of 2^level tokens."""
+    return (i >> level) % 2 == 1
+
+
+@triton.jit
+@no_type_check
+def _are_siblings(i, j, level):
+    """Whether i lies in one block of 2^level tokens and j in the other one of its pair."""
+    return (i ^ j) >> level == 1
+
+
+@triton.jit
+@no_type_check
+def _sibling_total(totals_ptr, t, level, keys, K: tl.constexpr, C: tl.constexpr):
+    """For each token the product of all gates of the sibling of its block, from level 1 on."""
+    return _rows(totals_ptr, (C >> level) + ((t >> level) ^ 1), C, K, keys, K, 1.0)
+
+
+@triton.jit
+@no_type_check
 def _scores_kernel(
     q_ptr,
     k_ptr,
@@ -188,7 +263,7 @@ def _scores_kernel(
     key_ptr,
     lefts_ptr,
     rights_ptr,
-    total_ptr,
+    totals_ptr,
     offsets_ptr,
     T,
     P,
@@ -205,7 +280,7 @@ def _scores_kernel(
     tokens = tl.arange(0, C)
     begin, end = chunk_at(offsets_ptr, head // H, chunk, T, P, C)
     if offsets_ptr is not None:
-        if begin == end:  # no chunk here, and what is saved in its place is never read
+        if begin == end:
             return
     t = tokens
     end -= begin
@@ -217,6 +292,7 @@ def _scores_kernel(
     decay_ptr += row * K
     left_ptr += row * K
     right_ptr += row * K
+    totals_ptr += at_chunk * (C * K)
 
     # below the diagonal S^k and S^l, above it E and F, transposed
     first = tl.zeros([C, C], tl.float32)
@@ -233,21 +309,18 @@ def _scores_kernel(
         q *= a
         before = tl.full([C, BK], 1.0, tl.float32)  # the gates of its block before a token
         after = tl.full([C, BK], 1.0, tl.float32)
-        for level in tl.static_range(LEVELS):
-            is_reader = is_right(r, 2**level)
+        other = _rows(decay_ptr, t ^ 1, end, H * K, keys, K, 1.0).to(tl.float32)
+        for level in range(LEVELS):
+            is_reader = _is_right(r, level)
             x = tl.where(is_reader, q * before, k * after)
             z = tl.where(is_reader, right * before, left * after)
-            siblings = are_siblings(r, c, 2**level)
-            part = tl.where(
-                r > c,
-                _leaf(x, tl.trans(x), PRECISION),
-                tl.dot(z, tl.trans(z), input_precision="tf32x3"),
-            )
-            first += tl.where(siblings, part, 0.0)
-            second += tl.where(siblings, _product(x, tl.trans(z), PRECISION), 0.0)
-            other = sibling_total(before * a, tokens, 2**level, C, BK)
+            siblings = _are_siblings(r, c, level)
+            x_x, x_z, z_z = _squares(x, z, PRECISION)
+            first += tl.where(siblings, tl.where(r > c, x_x, z_z), 0.0)
+            second += tl.where(siblings, x_z, 0.0)
             before = tl.where(is_reader, before * other, before)
             after = tl.where(is_reader, after, after * other)
+            other = _sibling_total(totals_ptr, t, level + 1, keys, K, C)
         inside = (keys < K)[None, :] & (r < C)
         at = (at_chunk * C + r) * K + keys[None, :]
         tl.store(query_ptr + at, q * before, mask=inside)
@@ -255,8 +328,6 @@ def _scores_kernel(
         _store_parts(key_ptr + at, k * after, inside, K, PARTS)
         _store_parts(lefts_ptr + at, left * after, inside, K, PARTS)
         _store_parts(rights_ptr + at, right * before, inside, K, PARTS)
-        last = total_ptr + at_chunk * K + keys[None, :] + 0 * r
-        tl.store(last, before * a, mask=inside & (r == C - 1))
     at = (at_chunk * C + r) * C + c
     tl.store(by_key_ptr + at, tl.where(r >= c, first, 0.0))
     tl.store(by_left_ptr + at, tl.where(r >= c, second, 0.0))
@@ -299,7 +370,7 @@ def _solve_kernel(
     e = tl.load(at, mask=i > j, other=0.0)
     inverse = tl.where(i == j, 1.0, 0.0) + tl.where(i // 2 == j // 2, e, 0.0)
     for level in tl.static_range(1, LEVELS):
-        part = tl.where(are_siblings(i, j, 2**level), e, 0.0)
+        part = tl.where(_are_siblings(i, j, level), e, 0.0)
         part = tl.dot(part, inverse, input_precision="tf32x3")
         inverse += tl.dot(inverse, part, input_precision="tf32x3")
     tl.store(inverse_ptr + (at_chunk * C + i) * C + j, inverse)
@@ -308,15 +379,15 @@ def _solve_kernel(
     _store_parts(mixed_ptr + (at_chunk * C + i) * (PARTS * C) + j, mixed, i < C, C, PARTS)
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
-        at = rights_ptr + (at_chunk * C + i) * (PARTS * K) + keys[None, :]
+        here = rights_ptr + (at_chunk * C + i) * (PARTS * K) + keys[None, :]
         inside = (keys < K)[None, :] & (i < C)
-        high = tl.load(at, mask=inside, other=0.0)
+        high = tl.load(here, mask=inside, other=0.0)
         low = high
         if PARTS == 2:
-            low = tl.load(at + K, mask=inside, other=0.0)
+            low = tl.load(here + K, mask=inside, other=0.0)
         rights = _onto(inverse, high, low, tl.zeros([C, BK], tl.float32), PARTS)
         tl.debug_barrier()  # what is overwritten has been read
-        _store_parts(at, rights, inside, K, PARTS)
+        _store_parts(here, rights, inside, K, PARTS)
 
 
 # ----------------------------------------------------------------------- along the chunks
@@ -330,7 +401,7 @@ def _carry_kernel(
     writes_ptr,
     direct_ptr,
     mix_ptr,
-    total_ptr,
+    totals_ptr,
     start_ptr,
     states_ptr,
     seen_ptr,
@@ -387,7 +458,7 @@ def _carry_kernel(
         direct = tl.load(direct_ptr + at, mask=in_k[None, :], other=0.0)
         mix_at = mix_ptr + (at_chunk * C + tokens)[:, None] * (own * C) + tokens[None, :]
         mix = tl.load(mix_at)
-        total = tl.load(total_ptr + at_chunk * K + keys, mask=in_k, other=0.0)
+        total = tl.load(totals_ptr + at_chunk * (C * K) + K + keys, mask=in_k, other=0.0)
         tl.store(
             states_ptr + at_chunk * K * V + values[:, None] * K + keys[None, :], state, mask=inside
         )
@@ -628,6 +699,7 @@ def _gates_kernel(
     right_ptr,
     pairs_ptr,
     dvectors_ptr,
+    totals_ptr,
     dtotal_ptr,
     dq_ptr,
     dk_ptr,
@@ -661,18 +733,14 @@ def _gates_kernel(
     row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
 
-    # up the tree: for every level the product of all gates of a block's sibling
+    decay_ptr += row * K
+    totals_ptr += at_chunk * (C * K)
     q = _rows(q_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
     k = _rows(k_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
-    a = _rows(decay_ptr + row * K, t, end, H * K, keys, K, 1.0).to(tl.float32)
+    a = _rows(decay_ptr, t, end, H * K, keys, K, 1.0).to(tl.float32)
     left = _rows(left_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
     right = _rows(right_ptr + row * K, t, end, H * K, keys, K, 0.0).to(tl.float32)
-    prefix = a
-    others = ()
-    for level in tl.static_range(LEVELS):
-        other = sibling_total(prefix, tokens, 2**level, C, BK)
-        others = others + (other,)
-        prefix = tl.where(is_right(r, 2**level), prefix * other, prefix)
+    neighbour = _rows(decay_ptr, t ^ 1, end, H * K, keys, K, 1.0).to(tl.float32)
 
     # down the tree; dtotal is the gradient of the total of the block a token lies in
     in_k = (keys < K)[None, :] & (r < C)
@@ -691,13 +759,18 @@ def _gates_kernel(
     mixed_t = tl.load(pairs_ptr + tl.where(r > c, 3 * C * C, C * C) + lower)
     own_key = tl.load(pairs_ptr + tokens * C + tokens)[:, None].to(tl.float32)
     own_left = tl.load(pairs_ptr + C * C + tokens * C + tokens)[:, None].to(tl.float32)
-    for level in tl.static_range(LEVELS - 1, -1, -1):
-        is_reader = is_right(r, 2**level)
-        siblings = are_siblings(r, c, 2**level)
-        other = others[level]
-        gates = tl.full([C, BK], 1.0, tl.float32)  # to the start of a reader's block, or the end
-        for below in tl.static_range(level):
-            gates = tl.where(is_right(r, 2**below) == is_reader, gates * others[below], gates)
+    for step in range(LEVELS):
+        level = LEVELS - 1 - step
+        is_reader = _is_right(r, level)
+        siblings = _are_siblings(r, c, level)
+        # the gates from the start of its block to a reader, from a writer to the end
+        gates = tl.where((level > 0) & (_is_right(r, 0) == is_reader), neighbour, 1.0)
+        for below in range(1, level):
+            other = _sibling_total(totals_ptr, t, below, keys, K, C)
+            gates = tl.where(_is_right(r, below) == is_reader, gates * other, gates)
+        other = neighbour
+        if level > 0:
+            other = _sibling_total(totals_ptr, t, level, keys, K, C)
         x = tl.where(is_reader, q * a, k) * gates
         z = tl.where(is_reader, right, left) * gates
         through = tl.where(is_reader, dquery, dkey) * x + tl.where(is_reader, dright, dleft) * z
@@ -725,25 +798,34 @@ def _gates_kernel(
 # ------------------------------------------------------------------------------------- launches
 
 
-def forward(
-    inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, kept: Saved
-) -> None:
+def forward(inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, kept: Saved) -> None:
     """Fills y, the final states and what is kept for the backward; tensors in one piece each."""
     q, k, v, decay, left, right, scale, initial_state = inputs
     batch, time, heads, key = k.shape
     value = v.shape[-1]
-    chunks = kept.total.shape[2]
-    system = kept.total.new_empty(*kept.total.shape[:3], 2, CHUNK, CHUNK)
+    chunks = kept.totals.shape[2]
+    system = kept.totals.new_empty(*kept.totals.shape[:3], 2, CHUNK, CHUNK)
     where = (offsets, time, in_a_row(offsets), heads)
     grid = (chunks, batch * heads)
     tree = {"K": key, "C": CHUNK, "LEVELS": CHUNK.bit_length() - 1, "PARTS": _parts(v)}
     with on_device_of(q):
         launch(
+            _totals_kernel,
+            grid,
+            *(decay, kept.totals),
+            *where,
+            K=key,
+            C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1,
+            BK=_block(key, 256),
+            num_warps=4,
+        )
+        launch(
             _scores_kernel,
             grid,
             *(q, k, decay, left, right),
             *(kept.by_key, kept.by_left, system),
-            *(kept.query, kept.keys, kept.lefts, kept.rights, kept.total),
+            *(kept.query, kept.keys, kept.lefts, kept.rights, kept.totals),
             *where,
             PRECISION=_precision(v),
             **tree,
@@ -758,7 +840,7 @@ def forward(
             **_solve_tile(key),
         )
         _carry(
-            *(v, kept.rights, kept.lefts, kept.keys, kept.mixed, kept.total, initial_state),
+            *(v, kept.rights, kept.lefts, kept.keys, kept.mixed, kept.totals, initial_state),
             *(kept.states, kept.seen, state, offsets, 1.0),
             reverse=False,
         )
@@ -792,12 +874,12 @@ def backward(
     dq, dk, dv, ddecay, dleft, dright, dstart, *_ = grads
     batch, time, heads, key = k.shape
     value = v.shape[-1]
-    chunks = kept.total.shape[2]
-    lead = kept.total.shape[:3]
+    chunks = kept.totals.shape[2]
+    lead = kept.totals.shape[:3]
     dstates, dseen = torch.empty_like(kept.states), torch.empty_like(kept.seen)
     pairs = v.new_empty(*lead, 4, CHUNK, CHUNK)
     dvectors = v.new_empty(*lead, 4, CHUNK, key)
-    dtotal = torch.empty_like(kept.total)
+    dtotal = kept.totals.new_empty(*lead, key)
     where = (offsets, time, in_a_row(offsets), heads)
     grid = (chunks, batch * heads)
     precision = {"PRECISION": _precision(v)}
@@ -805,7 +887,7 @@ def backward(
     tree = {"K": key, "C": CHUNK, "LEVELS": CHUNK.bit_length() - 1} | precision
     with on_device_of(q):
         _carry(
-            *(dy, kept.lefts, kept.rights, kept.query, kept.by_left, kept.total, dstate),
+            *(dy, kept.lefts, kept.rights, kept.query, kept.by_left, kept.totals, dstate),
             *(dstates, dseen, None if initial_state is None else dstart, offsets, scale),
             reverse=True,
         )
@@ -837,7 +919,7 @@ def backward(
         launch(
             _gates_kernel,
             (chunks * triton.cdiv(key, tile["BK"]), batch * heads),
-            *(q, k, decay, left, right, pairs, dvectors, dtotal),
+            *(q, k, decay, left, right, pairs, dvectors, kept.totals, dtotal),
             *(dq, dk, ddecay, dleft, dright),
             *where,
             chunks,
@@ -852,7 +934,7 @@ def _carry(
     writes: Tensor,
     direct: Tensor,
     mix: Tensor,
-    total: Tensor,
+    totals: Tensor,
     start: Tensor | None,
     states: Tensor,
     seen: Tensor,
@@ -869,7 +951,7 @@ def _carry(
     launch(
         _carry_kernel,
         (sequences * heads * blocks,),
-        *(x, reads, writes, direct, mix, total, start, states, seen, last, offsets),
+        *(x, reads, writes, direct, mix, totals, start, states, seen, last, offsets),
         x.shape[1],
         in_a_row(offsets),
         heads,
@@ -908,7 +990,7 @@ def _scores_tile(key: int) -> dict[str, Any]:
 
 def _solve_tile(key: int) -> dict[str, Any]:
     """Keys at a time."""
-    return {"BK": _block(key, 64), "num_warps": 2, "num_stages": 1}
+    return {"BK": _block(key, 128), "num_warps": 4, "num_stages": 1}
 
 
 def _carry_tile(heads: int, key: int, value: int) -> dict[str, Any]:
@@ -936,7 +1018,7 @@ def _ends_tile(key: int, value: int) -> dict[str, Any]:
 
 def _gates_tile(key: int) -> dict[str, Any]:
     """Keys."""
-    return {"BK": _block(key, 32), "num_warps": 4, "num_stages": 1}
+    return {"BK": _block(key, 64), "num_warps": 8, "num_stages": 1}
 
 
 def _block(size: int, most: int) -> int:

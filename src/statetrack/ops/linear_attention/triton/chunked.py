@@ -40,7 +40,6 @@ from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.rows import chunk_at, first_chunk, place
 from statetrack.ops._triton.runtime import on_device_of, power_of_two
 from statetrack.ops._triton.segments import join, places, segment_at, segment_length
-from statetrack.ops._triton.tree import are_siblings, is_right, sibling_total
 from statetrack.ops.packing import in_a_row
 
 __all__ = ["Saved", "backward", "forward", "saved"]
@@ -94,6 +93,28 @@ def _product(x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _is_right(i, W: tl.constexpr):
+    """Whether token i of a chunk lies in the right one of two neighbouring blocks of W tokens."""
+    return i % (2 * W) >= W
+
+
+@triton.jit
+@no_type_check
+def _are_siblings(i, j, W: tl.constexpr):
+    """Whether i lies in one block of W tokens and j in the other one of its pair."""
+    return (i // (2 * W) == j // (2 * W)) & (_is_right(i, W) != _is_right(j, W))
+
+
+@triton.jit
+@no_type_check
+def _sibling_total(prefix, tokens, W: tl.constexpr, C: tl.constexpr, BK: tl.constexpr):
+    """For each token the product of all gates of its block's sibling: the prefix at its end."""
+    end = tokens // (2 * W) * (2 * W) + tl.where(_is_right(tokens, W), W - 1, 2 * W - 1)
+    return tl.gather(prefix, tl.broadcast_to(end[:, None], [C, BK]), 0)
+
+
+@triton.jit
+@no_type_check
 def _scores_kernel(
     q_ptr,
     k_ptr,
@@ -137,11 +158,11 @@ def _scores_kernel(
         own = _product(q, tl.trans(k), PRECISION)
         scores += tl.where(r == c, own, 0.0)
         for level in tl.static_range(LEVELS):
-            right = is_right(r, 2**level)
+            right = _is_right(r, 2**level)
             reader_or_writer = tl.where(right, q * prefix, k * suffix)
             part = _product(reader_or_writer, tl.trans(reader_or_writer), PRECISION)
-            scores += tl.where(are_siblings(r, c, 2**level) & (r > c), part, 0.0)
-            other = sibling_total(prefix, tokens, 2**level, C, BK)
+            scores += tl.where(_are_siblings(r, c, 2**level) & (r > c), part, 0.0)
+            other = _sibling_total(prefix, tokens, 2**level, C, BK)
             prefix = tl.where(right, prefix * other, prefix)
             suffix = tl.where(right, suffix, suffix * other)
         inside = (keys < K)[None, :]
@@ -471,8 +492,8 @@ def _gates_kernel(
     suffix = tl.full([C, BK], 1.0, tl.float32)
     kept = ()
     for level in tl.static_range(LEVELS):
-        right = is_right(r, 2**level)
-        other = sibling_total(prefix, tokens, 2**level, C, BK)
+        right = _is_right(r, 2**level)
+        other = _sibling_total(prefix, tokens, 2**level, C, BK)
         reader_or_writer = tl.where(right, q * prefix, k * suffix)
         if PRECISION == "bf16":  # as which it is multiplied anyway: half the registers
             reader_or_writer = reader_or_writer.to(tl.bfloat16)
@@ -491,8 +512,8 @@ def _gates_kernel(
     own = tl.load(pairs_ptr + (at_chunk * C + tokens) * C + tokens)[:, None].to(tl.float32)
     for level in tl.static_range(LEVELS - 1, -1, -1):
         reader_or_writer, other = kept[level]
-        right = is_right(r, 2**level)
-        siblings = are_siblings(r, c, 2**level)
+        right = _is_right(r, 2**level)
+        siblings = _are_siblings(r, c, 2**level)
         through = tl.where(right, dquery, dkey) * reader_or_writer.to(tl.float32)
         ones = tl.where(siblings, 1.0, 0.0)
         dtotal = _product(ones, through, PRECISION) + dtotal * other
