@@ -62,6 +62,7 @@ from statetrack.ops.packing import in_a_row
 __all__ = ["Saved", "backward", "forward", "saved"]
 
 CHUNK = 32  # tokens
+_ELEMENTS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
 
 
@@ -117,24 +118,31 @@ def _store_parts(at, x, mask, step, PARTS: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _leaf(x, y, PRECISION: tl.constexpr):
+def _leaf(x, y, ELEMENT: tl.constexpr):
     """x @ y for results that no later state is made of."""
-    if PRECISION == "bf16":
-        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
-    else:
-        return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="tf32x3")
+    return tl.dot(x.to(ELEMENT), y.to(ELEMENT), input_precision="tf32x3")
 
 
 @triton.jit
 @no_type_check
-def _squares(x, z, PRECISION: tl.constexpr):
+def _split(x, ELEMENT: tl.constexpr):
+    """(high, low) with x = high + low, to twice the bits of ELEMENT."""
+    high = x.to(ELEMENT)
+    return high, (x - high.to(tl.float32)).to(ELEMENT)
+
+
+@triton.jit
+@no_type_check
+def _squares(x, z, ELEMENT: tl.constexpr):
     """x xᵀ good to 8 bits, x zᵀ to 16 and z zᵀ to 24; of float32 numbers to 21 all three."""
-    if PRECISION == "bf16":
-        x_high, z_high = x.to(tl.bfloat16), z.to(tl.bfloat16)
-        x_low = (x - x_high.to(tl.float32)).to(tl.bfloat16)
-        rest = z - z_high.to(tl.float32)
-        z_mid = rest.to(tl.bfloat16)
-        z_low = (rest - z_mid.to(tl.float32)).to(tl.bfloat16)
+    if ELEMENT == tl.float32:
+        x_x = tl.dot(x, tl.trans(x), input_precision="tf32x3")
+        x_z = tl.dot(x, tl.trans(z), input_precision="tf32x3")
+        z_z = tl.dot(z, tl.trans(z), input_precision="tf32x3")
+    else:
+        x_high, x_low = _split(x, ELEMENT)
+        z_high = z.to(ELEMENT)
+        z_mid, z_low = _split(z - z_high.to(tl.float32), ELEMENT)
         x_x = tl.dot(x_high, tl.trans(x_high))
         x_z = tl.dot(x_low, tl.trans(z_high))
         x_z = tl.dot(x_high, tl.trans(z_mid), x_z)
@@ -145,10 +153,6 @@ def _squares(x, z, PRECISION: tl.constexpr):
         z_z = tl.dot(z_mid, tl.trans(z_high), z_z)
         z_z = tl.dot(z_high, tl.trans(z_mid), z_z)
         z_z = tl.dot(z_high, tl.trans(z_high), z_z)
-    else:
-        x_x = tl.dot(x, tl.trans(x), input_precision="tf32x3")
-        x_z = tl.dot(x, tl.trans(z), input_precision="tf32x3")
-        z_z = tl.dot(z, tl.trans(z), input_precision="tf32x3")
     return x_x, x_z, z_z
 
 
@@ -157,13 +161,12 @@ def _squares(x, z, PRECISION: tl.constexpr):
 def _onto(x, high, low, into, PARTS: tl.constexpr):
     """into + x @ (high + low), to 16 bits at least; of one part, `high` is all."""
     if PARTS == 2:
-        x_high = x.to(tl.bfloat16)
-        x_low = (x - x_high.to(tl.float32)).to(tl.bfloat16)
+        x_high, x_low = _split(x, high.dtype)
         into = tl.dot(x_high, low, into)
         into = tl.dot(x_low, high, into)
         return tl.dot(x_high, high, into)
     else:
-        return tl.dot(x, high.to(tl.float32), into, input_precision="tf32x3")
+        return tl.dot(x, high, into, input_precision="tf32x3")
 
 
 @triton.jit
@@ -273,7 +276,7 @@ def _scores_kernel(
     LEVELS: tl.constexpr,
     BK: tl.constexpr,
     PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ELEMENT: tl.constexpr,
 ):
     """`system` holds E and F, of which only what lies below the diagonal is written."""
     chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -315,7 +318,7 @@ def _scores_kernel(
             x = tl.where(is_reader, q * before, k * after)
             z = tl.where(is_reader, right * before, left * after)
             siblings = _are_siblings(r, c, level)
-            x_x, x_z, z_z = _squares(x, z, PRECISION)
+            x_x, x_z, z_z = _squares(x, z, ELEMENT)
             first += tl.where(siblings, tl.where(r > c, x_x, z_z), 0.0)
             second += tl.where(siblings, x_z, 0.0)
             before = tl.where(is_reader, before * other, before)
@@ -514,7 +517,7 @@ def _outputs_kernel(
     SCALE: tl.constexpr,
     REVERSE: tl.constexpr,
     PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ELEMENT: tl.constexpr,
 ):
     """y = scale (S^k v + S^l W + Q H), or dv = scale S^kᵀ dy + (M F)ᵀ dW + K G, of one chunk.
 
@@ -544,20 +547,20 @@ def _outputs_kernel(
         at = at_chunk * K * V + values[:, None] * K + keys[None, :]
         inside = in_v[:, None] & (keys < K)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
-        out += _leaf(reads, tl.trans(state), PRECISION)
+        out += _leaf(reads, tl.trans(state), ELEMENT)
     x = _rows(x_ptr + row * V, tokens, end, H * V, values, V, 0.0)
     at = (at_chunk * C + r) * V + values[None, :]
     seen = tl.load(seen_ptr + at, mask=in_v[None, :], other=0.0)
     if REVERSE:
         mix = tl.load(mix_ptr + (at_chunk * C + c) * (parts * C) + r)
         own = tl.load(own_ptr + (at_chunk * C + c) * C + r)
-        out += _leaf(mix, seen, PRECISION)
-        out += SCALE * _leaf(own, x, PRECISION)
+        out += _leaf(mix, seen, ELEMENT)
+        out += SCALE * _leaf(own, x, ELEMENT)
     else:
         mix = tl.load(mix_ptr + (at_chunk * C + r) * C + c)
         own = tl.load(own_ptr + (at_chunk * C + r) * C + c)
-        out += _leaf(mix, seen, PRECISION)
-        out += _leaf(own, x, PRECISION)
+        out += _leaf(mix, seen, ELEMENT)
+        out += _leaf(own, x, ELEMENT)
         out *= SCALE
     inside = (tokens < end)[:, None] & in_v[None, :]
     at = out_ptr + (row + r.to(tl.int64) * H) * V + values[None, :]
@@ -581,7 +584,7 @@ def _pairs_kernel(
     C: tl.constexpr,
     BV: tl.constexpr,
     SCALE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ELEMENT: tl.constexpr,
 ):
     """The gradients of S^k, S^l, E and F of one chunk, [4, C, C]; the upper halves mean nothing."""
     chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -606,11 +609,11 @@ def _pairs_kernel(
         dy = _rows(dy_ptr + row * V, tokens, end, H * V, values, V, 0.0)
         at = (at_chunk * C + r) * V + values[None, :]
         seen = tl.load(seen_ptr + at, mask=in_v, other=0.0)
-        dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), PRECISION)
-        dby_key += _leaf(dy, tl.trans(v), PRECISION)
-        dby_left += _leaf(dy, tl.trans(seen), PRECISION)
-        de += _leaf(dseen, tl.trans(seen), PRECISION)
-        df += _leaf(dseen, tl.trans(v), PRECISION)
+        dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), ELEMENT)
+        dby_key += _leaf(dy, tl.trans(v), ELEMENT)
+        dby_left += _leaf(dy, tl.trans(seen), ELEMENT)
+        de += _leaf(dseen, tl.trans(seen), ELEMENT)
+        df += _leaf(dseen, tl.trans(v), ELEMENT)
     at = pairs_ptr + at_chunk * (4 * C * C) + r * C + c
     tl.store(at, SCALE * dby_key)
     tl.store(at + C * C, SCALE * dby_left)
@@ -641,7 +644,7 @@ def _ends_kernel(
     BK: tl.constexpr,
     BV: tl.constexpr,
     SCALE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ELEMENT: tl.constexpr,
 ):
     """The gradients of Q, K, L and R of a block of keys in one chunk, [4, C, K], and of total."""
     head = tl.program_id(1).to(tl.int64)
@@ -670,15 +673,15 @@ def _ends_kernel(
         dy = _rows(dy_ptr + row * V, tokens, end, H * V, values, V, 0.0)
         at = (at_chunk * C + r) * V + values[None, :]
         seen = tl.load(seen_ptr + at, mask=in_v, other=0.0)
-        dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), PRECISION)
+        dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), ELEMENT)
         at = at_chunk * K * V + values[:, None] * K + keys[None, :]
         inside = (values < V)[:, None] & (keys < K)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         dstate = tl.load(dstates_ptr + at, mask=inside, other=0.0)
-        dquery += _leaf(dy, state, PRECISION)
-        dright += _leaf(dseen, state, PRECISION)
-        dkey += _leaf(v, dstate, PRECISION)
-        dleft += _leaf(seen, dstate, PRECISION)
+        dquery += _leaf(dy, state, ELEMENT)
+        dright += _leaf(dseen, state, ELEMENT)
+        dkey += _leaf(v, dstate, ELEMENT)
+        dleft += _leaf(seen, dstate, ELEMENT)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
     at = dvectors_ptr + at_chunk * (4 * C * K) + r * K + keys[None, :]
     inside = (keys < K)[None, :] & (r < C)
@@ -715,7 +718,7 @@ def _gates_kernel(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ELEMENT: tl.constexpr,
 ):
     """dq, dk, da, dl and dr of a block of keys in one chunk of one head."""
     head = tl.program_id(1).to(tl.int64)
@@ -775,13 +778,13 @@ def _gates_kernel(
         z = tl.where(is_reader, right, left) * gates
         through = tl.where(is_reader, dquery, dkey) * x + tl.where(is_reader, dright, dleft) * z
         ones = tl.where(siblings, 1.0, 0.0)
-        dtotal = _leaf(ones, through, PRECISION) + dtotal * other
-        direct = _leaf(tl.where(siblings, by_key, 0.0), x, PRECISION)
-        direct += _leaf(tl.where(siblings, mixed, 0.0), z, PRECISION)
+        dtotal = _leaf(ones, through, ELEMENT) + dtotal * other
+        direct = _leaf(tl.where(siblings, by_key, 0.0), x, ELEMENT)
+        direct += _leaf(tl.where(siblings, mixed, 0.0), z, ELEMENT)
         dquery = tl.where(is_reader, dquery * other + direct, dquery)
         dkey = tl.where(is_reader, dkey, dkey * other + direct)
-        direct = _leaf(tl.where(siblings, of_e, 0.0), z, PRECISION)
-        direct += _leaf(tl.where(siblings, mixed_t, 0.0), x, PRECISION)
+        direct = _leaf(tl.where(siblings, of_e, 0.0), z, ELEMENT)
+        direct += _leaf(tl.where(siblings, mixed_t, 0.0), x, ELEMENT)
         dright = tl.where(is_reader, dright * other + direct, dright)
         dleft = tl.where(is_reader, dleft, dleft * other + direct)
 
@@ -827,7 +830,7 @@ def forward(inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, ke
             *(kept.by_key, kept.by_left, system),
             *(kept.query, kept.keys, kept.lefts, kept.rights, kept.totals),
             *where,
-            PRECISION=_precision(v),
+            ELEMENT=_element(v),
             **tree,
             **_scores_tile(key),
         )
@@ -856,7 +859,7 @@ def forward(inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, ke
             SCALE=scale,
             REVERSE=False,
             PARTS=_parts(v),
-            PRECISION=_precision(v),
+            ELEMENT=_element(v),
             **_outputs_tile(key, value),
         )
 
@@ -882,9 +885,9 @@ def backward(
     dtotal = kept.totals.new_empty(*lead, key)
     where = (offsets, time, in_a_row(offsets), heads)
     grid = (chunks, batch * heads)
-    precision = {"PRECISION": _precision(v)}
-    sizes = {"K": key, "V": value, "C": CHUNK, "SCALE": scale} | precision
-    tree = {"K": key, "C": CHUNK, "LEVELS": CHUNK.bit_length() - 1} | precision
+    element = {"ELEMENT": _element(v)}
+    sizes = {"K": key, "V": value, "C": CHUNK, "SCALE": scale} | element
+    tree = {"K": key, "C": CHUNK, "LEVELS": CHUNK.bit_length() - 1} | element
     with on_device_of(q):
         _carry(
             *(dy, kept.lefts, kept.rights, kept.query, kept.by_left, kept.totals, dstate),
@@ -903,7 +906,7 @@ def backward(
             **_outputs_tile(key, value),
         )
         given = (v, dy, kept.seen, dseen, kept.inverse)
-        own = {"V": value, "C": CHUNK, "SCALE": scale} | precision
+        own = {"V": value, "C": CHUNK, "SCALE": scale} | element
         launch(_pairs_kernel, grid, *given, pairs, *where, **own, **_pairs_tile(value))
         tile = _ends_tile(key, value)
         launch(
@@ -973,14 +976,14 @@ def _by_values(chunks: int, value: int, heads: int) -> tuple[tuple[int, int]]:
     return ((chunks * blocks, heads),)
 
 
-def _precision(v: Tensor) -> str:
-    """Of products that end in a result, as `_leaf` knows it."""
-    return "bf16" if v.dtype == torch.bfloat16 else "tf32x3"
+def _element(v: Tensor) -> tl.dtype:
+    """What factors are made of: bfloat16 where the values are."""
+    return _ELEMENTS[v.dtype]
 
 
 def _parts(v: Tensor) -> int:
     """Numbers that a factor of other products is kept as."""
-    return 2 if v.dtype == torch.bfloat16 else 1
+    return 1 if v.dtype == torch.float32 else 2
 
 
 def _scores_tile(key: int) -> dict[str, Any]:
