@@ -820,8 +820,7 @@ def forward(inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, ke
             K=key,
             C=CHUNK,
             LEVELS=CHUNK.bit_length() - 1,
-            BK=_block(key, 256),
-            num_warps=4,
+            **_totals_tile(key),
         )
         launch(
             _scores_kernel,
@@ -984,6 +983,11 @@ def _element(v: Tensor) -> tl.dtype:
 def _parts(v: Tensor) -> int:
     """Numbers that a factor of other products is kept as."""
     return 1 if v.dtype == torch.float32 else 2
+
+
+def _totals_tile(key: int) -> dict[str, Any]:
+    """All keys."""
+    return {"BK": _block(key, 256), "num_warps": 4, "num_stages": 1}
 
 
 def _scores_tile(key: int) -> dict[str, Any]:
