@@ -325,18 +325,18 @@ def _scores_kernel(
             after = tl.where(is_reader, after, after * other)
             other = _sibling_total(totals_ptr, t, level + 1, keys, K, C)
         inside = (keys < K)[None, :] & (r < C)
-        at = (at_chunk * C + r) * K + keys[None, :]
-        tl.store(query_ptr + at, q * before, mask=inside)
-        at = (at_chunk * C + r) * (PARTS * K) + keys[None, :]
-        _store_parts(key_ptr + at, k * after, inside, K, PARTS)
-        _store_parts(lefts_ptr + at, left * after, inside, K, PARTS)
-        _store_parts(rights_ptr + at, right * before, inside, K, PARTS)
-    at = (at_chunk * C + r) * C + c
-    tl.store(by_key_ptr + at, tl.where(r >= c, first, 0.0))
-    tl.store(by_left_ptr + at, tl.where(r >= c, second, 0.0))
-    at = system_ptr + at_chunk * (2 * C * C) + c * C + r
-    tl.store(at, first, mask=r < c)
-    tl.store(at + C * C, second, mask=r < c)
+        tl.store(query_ptr + at_chunk * (C * K) + (r * K + keys[None, :]), q * before, mask=inside)
+        at = at_chunk * (C * PARTS * K)
+        here = r * (PARTS * K) + keys[None, :]
+        _store_parts(key_ptr + at + here, k * after, inside, K, PARTS)
+        _store_parts(lefts_ptr + at + here, left * after, inside, K, PARTS)
+        _store_parts(rights_ptr + at + here, right * before, inside, K, PARTS)
+    at = at_chunk * (C * C)
+    tl.store(by_key_ptr + at + (r * C + c), tl.where(r >= c, first, 0.0))
+    tl.store(by_left_ptr + at + (r * C + c), tl.where(r >= c, second, 0.0))
+    system_ptr += at_chunk * (2 * C * C)
+    tl.store(system_ptr + (c * C + r), first, mask=r < c)
+    tl.store(system_ptr + C * C + (c * C + r), second, mask=r < c)
 
 
 @triton.jit
@@ -369,20 +369,22 @@ def _solve_kernel(
     tokens = tl.arange(0, C)
     i, j = tokens[:, None], tokens[None, :]
     at_chunk = head * tl.num_programs(0) + chunk
-    at = system_ptr + at_chunk * (2 * C * C) + i * C + j
-    e = tl.load(at, mask=i > j, other=0.0)
+    system_ptr += at_chunk * (2 * C * C)
+    e = tl.load(system_ptr + (i * C + j), mask=i > j, other=0.0)
     inverse = tl.where(i == j, 1.0, 0.0) + tl.where(i // 2 == j // 2, e, 0.0)
     for level in tl.static_range(1, LEVELS):
         part = tl.where(_are_siblings(i, j, level), e, 0.0)
         part = tl.dot(part, inverse, input_precision="tf32x3")
         inverse += tl.dot(inverse, part, input_precision="tf32x3")
-    tl.store(inverse_ptr + (at_chunk * C + i) * C + j, inverse)
-    f = tl.load(at + C * C, mask=i > j, other=0.0)
+    tl.store(inverse_ptr + at_chunk * (C * C) + (i * C + j), inverse)
+    f = tl.load(system_ptr + C * C + (i * C + j), mask=i > j, other=0.0)
     mixed = tl.dot(inverse, f, input_precision="tf32x3")
-    _store_parts(mixed_ptr + (at_chunk * C + i) * (PARTS * C) + j, mixed, i < C, C, PARTS)
+    mixed_ptr += at_chunk * (C * PARTS * C)
+    _store_parts(mixed_ptr + (i * (PARTS * C) + j), mixed, i < C, C, PARTS)
+    rights_ptr += at_chunk * (C * PARTS * K)
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
-        here = rights_ptr + (at_chunk * C + i) * (PARTS * K) + keys[None, :]
+        here = rights_ptr + (i * (PARTS * K) + keys[None, :])
         inside = (keys < K)[None, :] & (i < C)
         high = tl.load(here, mask=inside, other=0.0)
         low = high
@@ -430,14 +432,14 @@ def _carry_kernel(
     met. In reverse x is dy, `mix` S^lᵀ, and it and `direct` have one part.
     """
     program = tl.program_id(0).to(tl.int64)
-    head, block = program // NV, program % NV
+    head, block = program // NV, (program % NV).to(tl.int32)
     b, begin, length = place(offsets_ptr, head // H, T, P)
     lowest = (b * H + head % H) * chunks + first_chunk(begin, head // H - b * P, C)
     tokens, keys = tl.arange(0, C), tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_k, in_v = keys < K, values < V
     inside = in_v[:, None] & in_k[None, :]
-    outside = head * K * V + keys[None, :] * V + values[:, None]  # of a state [K, V]
+    within = keys[None, :] * V + values[:, None]  # of a state [K, V]
     x_ptr += ((b * T + begin) * H + head % H) * V
     count = tl.cdiv(length, C)
     both: tl.constexpr = PARTS * K
@@ -445,26 +447,30 @@ def _carry_kernel(
 
     state = tl.zeros([BV, BK], tl.float32)
     if start_ptr is not None:
-        state += tl.load(start_ptr + outside, mask=inside, other=0.0).to(tl.float32)
+        state += tl.load(start_ptr + head * K * V + within, mask=inside, other=0.0).to(tl.float32)
     for step in range(count):
         chunk = count - 1 - step if REVERSE else step
         at_chunk = lowest + chunk
-        x = _rows(x_ptr, chunk * C + tokens, length, H * V, values, V, 0.0)
-        at = (at_chunk * C + tokens)[:, None] * both + keys[None, :]
-        reads = tl.load(reads_ptr + at, mask=in_k[None, :], other=0.0)
-        writes = tl.load(writes_ptr + at, mask=in_k[None, :], other=0.0)
+        # what differs between chunks is added to the pointer, so that the rest stays 32 bits
+        begins = (chunk * C).to(tl.int64)
+        x = _rows(x_ptr + begins * (H * V), tokens, length - begins, H * V, values, V, 0.0)
+        at = at_chunk * (C * both)
+        here = tokens[:, None] * both + keys[None, :]
+        reads = tl.load(reads_ptr + at + here, mask=in_k[None, :], other=0.0)
+        writes = tl.load(writes_ptr + at + here, mask=in_k[None, :], other=0.0)
         reads_low, writes_low = reads, writes
         if PARTS == 2:
-            reads_low = tl.load(reads_ptr + K + at, mask=in_k[None, :], other=0.0)
-            writes_low = tl.load(writes_ptr + K + at, mask=in_k[None, :], other=0.0)
-        at = (at_chunk * C + tokens)[:, None] * (own * K) + keys[None, :]
-        direct = tl.load(direct_ptr + at, mask=in_k[None, :], other=0.0)
-        mix_at = mix_ptr + (at_chunk * C + tokens)[:, None] * (own * C) + tokens[None, :]
-        mix = tl.load(mix_at)
+            reads_low = tl.load(reads_ptr + at + K + here, mask=in_k[None, :], other=0.0)
+            writes_low = tl.load(writes_ptr + at + K + here, mask=in_k[None, :], other=0.0)
+        direct_at = direct_ptr + at_chunk * (C * own * K)
+        here = tokens[:, None] * (own * K) + keys[None, :]
+        direct = tl.load(direct_at + here, mask=in_k[None, :], other=0.0)
+        mix_at = mix_ptr + at_chunk * (C * own * C)
+        pair = tokens[:, None] * (own * C) + tokens[None, :]
+        mix = tl.load(mix_at + pair)
         total = tl.load(totals_ptr + at_chunk * (C * K) + K + keys, mask=in_k, other=0.0)
-        tl.store(
-            states_ptr + at_chunk * K * V + values[:, None] * K + keys[None, :], state, mask=inside
-        )
+        state_at = states_ptr + at_chunk * (K * V)
+        tl.store(state_at + (values[:, None] * K + keys[None, :]), state, mask=inside)
 
         x = tl.trans(x)
         seen = tl.zeros([BV, C], tl.float32)
@@ -473,22 +479,22 @@ def _carry_kernel(
         else:
             mix_low = mix
             if PARTS == 2:
-                mix_low = tl.load(mix_at + C)
+                mix_low = tl.load(mix_at + C + pair)
             seen = _exact_onto(x, tl.trans(mix), tl.trans(mix_low), seen, PARTS)
         seen = _onto(state, tl.trans(reads), tl.trans(reads_low), seen, PARTS)
-        seen_at = seen_ptr + (at_chunk * C + tokens)[None, :] * V + values[:, None]
-        tl.store(seen_at, seen, mask=in_v[:, None])
+        seen_at = seen_ptr + at_chunk * (C * V)
+        tl.store(seen_at + (tokens[None, :] * V + values[:, None]), seen, mask=in_v[:, None])
         state *= total[None, :]
         if REVERSE:
             state += SCALE * _leaf_onto(x, direct, tl.zeros([BV, BK], tl.float32))
         else:
             direct_low = direct
             if PARTS == 2:
-                direct_low = tl.load(direct_ptr + K + at, mask=in_k[None, :], other=0.0)
+                direct_low = tl.load(direct_at + K + here, mask=in_k[None, :], other=0.0)
             state = _exact_onto(x, direct, direct_low, state, PARTS)
         state = _onto(seen, writes, writes_low, state, PARTS)
     if last_ptr is not None:
-        tl.store(last_ptr + outside, state, mask=inside)
+        tl.store(last_ptr + head * K * V + within, state, mask=inside)
 
 
 # ----------------------------------------------------------------------- outputs and gradients
@@ -539,32 +545,35 @@ def _outputs_kernel(
     parts: tl.constexpr = PARTS if REVERSE else 1
     in_v = values < V
 
+    reads_ptr += at_chunk * (C * parts * K)
+    states_ptr += at_chunk * (K * V)
+    mix_ptr += at_chunk * (C * parts * C)
+    own_ptr += at_chunk * (C * C)
     out = tl.zeros([C, BV], tl.float32)
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
-        at = (at_chunk * C + r) * (parts * K) + keys[None, :]
-        reads = tl.load(reads_ptr + at, mask=(keys < K)[None, :], other=0.0)
-        at = at_chunk * K * V + values[:, None] * K + keys[None, :]
+        here = r * (parts * K) + keys[None, :]
+        reads = tl.load(reads_ptr + here, mask=(keys < K)[None, :], other=0.0)
+        here = values[:, None] * K + keys[None, :]
         inside = in_v[:, None] & (keys < K)[None, :]
-        state = tl.load(states_ptr + at, mask=inside, other=0.0)
+        state = tl.load(states_ptr + here, mask=inside, other=0.0)
         out += _leaf(reads, tl.trans(state), ELEMENT)
     x = _rows(x_ptr + row * V, tokens, end, H * V, values, V, 0.0)
-    at = (at_chunk * C + r) * V + values[None, :]
-    seen = tl.load(seen_ptr + at, mask=in_v[None, :], other=0.0)
+    seen_at = seen_ptr + at_chunk * (C * V)
+    seen = tl.load(seen_at + (r * V + values[None, :]), mask=in_v[None, :], other=0.0)
     if REVERSE:
-        mix = tl.load(mix_ptr + (at_chunk * C + c) * (parts * C) + r)
-        own = tl.load(own_ptr + (at_chunk * C + c) * C + r)
+        mix = tl.load(mix_ptr + (c * (parts * C) + r))
+        own = tl.load(own_ptr + (c * C + r))
         out += _leaf(mix, seen, ELEMENT)
         out += SCALE * _leaf(own, x, ELEMENT)
     else:
-        mix = tl.load(mix_ptr + (at_chunk * C + r) * C + c)
-        own = tl.load(own_ptr + (at_chunk * C + r) * C + c)
+        mix = tl.load(mix_ptr + (r * C + c))
+        own = tl.load(own_ptr + (r * C + c))
         out += _leaf(mix, seen, ELEMENT)
         out += _leaf(own, x, ELEMENT)
         out *= SCALE
     inside = (tokens < end)[:, None] & in_v[None, :]
-    at = out_ptr + (row + r.to(tl.int64) * H) * V + values[None, :]
-    tl.store(at, out, mask=inside)
+    tl.store(out_ptr + row * V + (r * (H * V) + values[None, :]), out, mask=inside)
 
 
 @triton.jit
@@ -597,7 +606,9 @@ def _pairs_kernel(
     r, c = tokens[:, None], tokens[None, :]
     row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * tl.num_programs(0) + chunk
-    transposed = tl.load(inverse_ptr + (at_chunk * C + c) * C + r)
+    transposed = tl.load(inverse_ptr + at_chunk * (C * C) + (c * C + r))
+    seen_ptr += at_chunk * (C * V)
+    dseen_ptr += at_chunk * (C * V)
     dby_key = tl.zeros([C, C], tl.float32)
     dby_left = tl.zeros([C, C], tl.float32)
     de = tl.zeros([C, C], tl.float32)
@@ -607,14 +618,14 @@ def _pairs_kernel(
         in_v = (values < V)[None, :]
         v = _rows(v_ptr + row * V, tokens, end, H * V, values, V, 0.0)
         dy = _rows(dy_ptr + row * V, tokens, end, H * V, values, V, 0.0)
-        at = (at_chunk * C + r) * V + values[None, :]
+        at = r * V + values[None, :]
         seen = tl.load(seen_ptr + at, mask=in_v, other=0.0)
         dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), ELEMENT)
         dby_key += _leaf(dy, tl.trans(v), ELEMENT)
         dby_left += _leaf(dy, tl.trans(seen), ELEMENT)
         de += _leaf(dseen, tl.trans(seen), ELEMENT)
         df += _leaf(dseen, tl.trans(v), ELEMENT)
-    at = pairs_ptr + at_chunk * (4 * C * C) + r * C + c
+    at = pairs_ptr + at_chunk * (4 * C * C) + (r * C + c)
     tl.store(at, SCALE * dby_key)
     tl.store(at + C * C, SCALE * dby_left)
     tl.store(at + 2 * C * C, de)
@@ -660,7 +671,11 @@ def _ends_kernel(
     r, c = tokens[:, None], tokens[None, :]
     row = (head // H * T + begin) * H + head % H  # of the first token
     at_chunk = head * chunks + chunk
-    transposed = tl.load(inverse_ptr + (at_chunk * C + c) * C + r)
+    transposed = tl.load(inverse_ptr + at_chunk * (C * C) + (c * C + r))
+    seen_ptr += at_chunk * (C * V)
+    dseen_ptr += at_chunk * (C * V)
+    states_ptr += at_chunk * (K * V)
+    dstates_ptr += at_chunk * (K * V)
     dquery = tl.zeros([C, BK], tl.float32)
     dkey = tl.zeros([C, BK], tl.float32)
     dleft = tl.zeros([C, BK], tl.float32)
@@ -671,10 +686,10 @@ def _ends_kernel(
         in_v = (values < V)[None, :]
         v = _rows(v_ptr + row * V, tokens, end, H * V, values, V, 0.0)
         dy = _rows(dy_ptr + row * V, tokens, end, H * V, values, V, 0.0)
-        at = (at_chunk * C + r) * V + values[None, :]
+        at = r * V + values[None, :]
         seen = tl.load(seen_ptr + at, mask=in_v, other=0.0)
         dseen = _leaf(transposed, tl.load(dseen_ptr + at, mask=in_v, other=0.0), ELEMENT)
-        at = at_chunk * K * V + values[:, None] * K + keys[None, :]
+        at = values[:, None] * K + keys[None, :]
         inside = (values < V)[:, None] & (keys < K)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         dstate = tl.load(dstates_ptr + at, mask=inside, other=0.0)
@@ -683,7 +698,7 @@ def _ends_kernel(
         dkey += _leaf(v, dstate, ELEMENT)
         dleft += _leaf(seen, dstate, ELEMENT)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
-    at = dvectors_ptr + at_chunk * (4 * C * K) + r * K + keys[None, :]
+    at = dvectors_ptr + at_chunk * (4 * C * K) + (r * K + keys[None, :])
     inside = (keys < K)[None, :] & (r < C)
     tl.store(at, SCALE * dquery, mask=inside)
     tl.store(at + C * K, dkey, mask=inside)
@@ -747,7 +762,7 @@ def _gates_kernel(
 
     # down the tree; dtotal is the gradient of the total of the block a token lies in
     in_k = (keys < K)[None, :] & (r < C)
-    at = dvectors_ptr + at_chunk * (4 * C * K) + r * K + keys[None, :]
+    at = dvectors_ptr + at_chunk * (4 * C * K) + (r * K + keys[None, :])
     dquery = tl.load(at, mask=in_k, other=0.0).to(tl.float32)
     dkey = tl.load(at + C * K, mask=in_k, other=0.0).to(tl.float32)
     dleft = tl.load(at + 2 * C * K, mask=in_k, other=0.0).to(tl.float32)
@@ -789,13 +804,13 @@ def _gates_kernel(
         dleft = tl.where(is_reader, dleft, dleft * other + direct)
 
     # the leaves: Q = q ∘ a, R = r, K = k, L = l, total = a, and each token's own writes
-    at = (row + r.to(tl.int64) * H) * K + keys[None, :]
+    at = r * (H * K) + keys[None, :]
     inside = (t < end)[:, None] & in_k
-    tl.store(ddecay_ptr + at, dtotal + dquery * q, mask=inside)
-    tl.store(dq_ptr + at, dquery * a + own_key * k + own_left * left, mask=inside)
-    tl.store(dk_ptr + at, dkey + own_key * q, mask=inside)
-    tl.store(dleft_ptr + at, dleft + own_left * q, mask=inside)
-    tl.store(dright_ptr + at, dright, mask=inside)
+    tl.store(ddecay_ptr + row * K + at, dtotal + dquery * q, mask=inside)
+    tl.store(dq_ptr + row * K + at, dquery * a + own_key * k + own_left * left, mask=inside)
+    tl.store(dk_ptr + row * K + at, dkey + own_key * q, mask=inside)
+    tl.store(dleft_ptr + row * K + at, dleft + own_left * q, mask=inside)
+    tl.store(dright_ptr + row * K + at, dright, mask=inside)
 
 
 # ------------------------------------------------------------------------------------- launches
@@ -1002,10 +1017,10 @@ def _solve_tile(key: int) -> dict[str, Any]:
 
 def _carry_tile(heads: int, key: int, value: int) -> dict[str, Any]:
     """All keys, and so many values that there is about one program for each multiprocessor."""
-    values = _block(value, 64)
+    values = _block(value, 128)
     while values > 32 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
-    return {"BK": _block(key, 256), "BV": values, "num_warps": 4, "num_stages": 2}
+    return {"BK": _block(key, 256), "BV": values, "num_warps": 8, "num_stages": 2}
 
 
 def _outputs_tile(key: int, value: int) -> dict[str, Any]:
