@@ -92,7 +92,8 @@ def saved(inputs: Inputs, offsets: Tensor | None) -> Saved:
     shapes = [(value, key), (CHUNK, value), (CHUNK, key), parts, parts, parts]
     shapes += [(CHUNK, CHUNK)] * 3 + [(CHUNK, _parts(v), CHUNK)]
     kept = [v.new_empty(*lead, *shape) for shape in shapes]
-    return Saved(*kept, v.new_empty(*lead, CHUNK, key, dtype=torch.float32))
+    kept.append(v.new_empty(*lead, CHUNK, key, dtype=torch.float32))
+    return Saved(*kept)
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -861,9 +862,10 @@ def forward(inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, ke
             *(kept.states, kept.seen, state, offsets, 1.0),
             reverse=False,
         )
+        tile = _outputs_tile(key, value)
         launch(
             _outputs_kernel,
-            *_by_values(chunks, value, batch * heads),
+            (chunks * triton.cdiv(value, tile["BV"]), batch * heads),
             *(v, kept.seen, kept.query, kept.by_key, kept.by_left, kept.states, y),
             *where,
             chunks,
@@ -874,7 +876,7 @@ def forward(inputs: Inputs, offsets: Tensor | None, y: Tensor, state: Tensor, ke
             REVERSE=False,
             PARTS=_parts(v),
             ELEMENT=_element(v),
-            **_outputs_tile(key, value),
+            **tile,
         )
 
 
@@ -908,16 +910,17 @@ def backward(
             *(dstates, dseen, None if initial_state is None else dstart, offsets, scale),
             reverse=True,
         )
+        tile = _outputs_tile(key, value)
         launch(
             _outputs_kernel,
-            *_by_values(chunks, value, batch * heads),
+            (chunks * triton.cdiv(value, tile["BV"]), batch * heads),
             *(dy, dseen, kept.keys, kept.by_key, kept.mixed, dstates, dv),
             *where,
             chunks,
             REVERSE=True,
             PARTS=_parts(v),
             **sizes,
-            **_outputs_tile(key, value),
+            **tile,
         )
         given = (v, dy, kept.seen, dseen, kept.inverse)
         own = {"V": value, "C": CHUNK, "SCALE": scale} | element
@@ -962,7 +965,7 @@ def _carry(
     reverse: bool,
 ) -> None:
     batch, heads, chunks, value, key = states.shape
-    sequences = batch * in_a_row(offsets)
+    sequences = batch * int(in_a_row(offsets))
     tile = _carry_tile(sequences * heads, key, value)
     blocks = triton.cdiv(value, tile["BV"])
     launch(
@@ -982,12 +985,6 @@ def _carry(
         PARTS=_parts(x),
         **tile,
     )
-
-
-def _by_values(chunks: int, value: int, heads: int) -> tuple[tuple[int, int]]:
-    """The grid of `_outputs_kernel`."""
-    blocks = triton.cdiv(value, _outputs_tile(16, value)["BV"])
-    return ((chunks * blocks, heads),)
 
 
 def _element(v: Tensor) -> tl.dtype:
