@@ -98,7 +98,7 @@ if not INTERPRETED:
     def test_fits_on_hopper(
         size: int, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """bfloat16 values: no stack, and the shared memory there is."""
+        """bfloat16 values: shared memory, and no more than a few spilled registers."""
         import triton.language as tl
 
         from statetrack.ops.dplr.triton import chunked
@@ -112,8 +112,9 @@ if not INTERPRETED:
         def check(kernel: Any, types: str, tile: dict[str, Any], **constants: Any) -> None:
             tile = dict(tile)
             warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
-            stack, shared = for_hopper(kernel, types, warps, stages, **tile, **constants)
-            assert stack == 0 and shared <= SHARED_MEMORY, kernel
+            given = {"registers": tile.pop("maxnreg", None)} | tile | constants
+            stack, shared = for_hopper(kernel, types, warps, stages, **given)
+            assert stack <= 256 and shared <= SHARED_MEMORY, (kernel, stack)
 
         check(chunked._totals_kernel, f"*fp32 *fp32 {where}", chunked._totals_tile(size), **tree)
         inputs = "*bf16 *bf16 *fp32 *fp32 *fp32"
@@ -214,10 +215,12 @@ else:
         monkeypatch.setattr(choose, "SHORTEST", 64)
         half = lambda size: torch.empty(1, 1, 1, size, dtype=torch.bfloat16)  # noqa: E731
         runs = choose.runs_in_chunks
-        assert runs(half(128), half(256), torch.float32, 64)
+        assert runs(half(128), half(256), torch.float32, 64) and runs(
+            half(33), half(33), torch.float32, 64
+        )
         assert not runs(half(128), half(128), torch.float32, 63)
         assert not runs(half(256), half(128), torch.float32, 64)
-        assert not runs(half(128), half(16), torch.float32, 64)
+        assert not runs(half(128), half(32), torch.float32, 64)
         assert not runs(half(128), half(128).float(), torch.float32, 64)
         assert not runs(half(128), half(128), torch.float64, 64)
         monkeypatch.setattr(choose, "SHORTEST", None)

@@ -1,9 +1,9 @@
 """`dplr`: which kernels run it. Both compute the same function, and take packed sequences.
 
-| state   | v        | K         | V         | longest         | kernels      |
-|---------|----------|-----------|-----------|-----------------|--------------|
-| float32 | bfloat16 | 32 to 128 | from 32   | `SHORTEST` on   | chunked.py   |
-| anything else                                              |||| recurrent.py |
+| state         | v        | K         | V        | longest   | kernels      |
+|---------------|----------|-----------|----------|-----------|--------------|
+| float32       | bfloat16 | 33 to 128 | above 32 | from 32   | chunked.py   |
+| anything else |          |           |          |           | recurrent.py |
 
 `longest` is the number of tokens of the longest sequence. Why, in numbers: ../README.md.
 """
@@ -20,7 +20,7 @@ from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["dplr", "runs_in_chunks"]
 
-SHORTEST: int | None = None  # tokens of the longest sequence from which on chunks are taken
+SHORTEST: int | None = 32  # tokens of the longest sequence that goes in chunks; None: none does
 
 
 def dplr(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def runs_in_chunks(k: Tensor, v: Tensor, dtype: torch.dtype, longest: int) -> bo
     """Whether the form in chunks is taken, for a state of this dtype."""
     if SHORTEST is None or longest < SHORTEST:
         return False
-    fits = 32 <= k.shape[3] <= 128 and v.shape[3] >= 32
+    fits = 32 < k.shape[3] <= 128 and v.shape[3] > 32
     return bool(fits and v.dtype == torch.bfloat16 and dtype == torch.float32)
 
 

@@ -1004,40 +1004,44 @@ def _totals_tile(key: int) -> dict[str, Any]:
 
 def _scores_tile(key: int) -> dict[str, Any]:
     """Keys at a time."""
-    return {"BK": _block(key, 32), "num_warps": 4, "num_stages": 1}
+    return {"BK": _block(key, 32), "num_warps": 2, "num_stages": 1}
 
 
 def _solve_tile(key: int) -> dict[str, Any]:
     """Keys at a time."""
-    return {"BK": _block(key, 128), "num_warps": 4, "num_stages": 1}
+    return {"BK": _block(key, 128), "num_warps": 2, "num_stages": 1}
 
 
 def _carry_tile(heads: int, key: int, value: int) -> dict[str, Any]:
     """All keys, and so many values that there is about one program for each multiprocessor."""
-    values = _block(value, 128)
-    while values > 32 and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
-        values //= 2
-    return {"BK": _block(key, 256), "BV": values, "num_warps": 8, "num_stages": 2}
+    keys = _block(key, 128)
+    wide = keys == 128 and value >= 128 and 2 * heads * triton.cdiv(value, 128) > MULTIPROCESSORS
+    narrow = keys == 128 and 2 * heads * triton.cdiv(value, 32) <= MULTIPROCESSORS
+    if wide:
+        return {"BK": keys, "BV": 128, "num_warps": 8, "num_stages": 3}
+    if narrow:
+        return {"BK": keys, "BV": 16, "num_warps": 4, "num_stages": 2}
+    return {"BK": keys, "BV": 32, "num_warps": 8, "num_stages": 2}
 
 
 def _outputs_tile(key: int, value: int) -> dict[str, Any]:
     """Keys at a time, and values."""
-    return {"BK": _block(key, 64), "BV": _block(value, 64), "num_warps": 4, "num_stages": 2}
+    return {"BK": _block(key, 64), "BV": _block(value, 128), "num_warps": 4, "num_stages": 2}
 
 
 def _pairs_tile(value: int) -> dict[str, Any]:
     """Values at a time."""
-    return {"BV": _block(value, 64), "num_warps": 4, "num_stages": 2}
+    return {"BV": _block(value, 64), "num_warps": 2, "num_stages": 2}
 
 
 def _ends_tile(key: int, value: int) -> dict[str, Any]:
     """Keys, and values at a time."""
-    return {"BK": _block(key, 64), "BV": _block(value, 64), "num_warps": 4, "num_stages": 2}
+    return {"BK": _block(key, 64), "BV": _block(value, 128), "num_warps": 4, "num_stages": 2}
 
 
 def _gates_tile(key: int) -> dict[str, Any]:
-    """Keys."""
-    return {"BK": _block(key, 64), "num_warps": 8, "num_stages": 1}
+    """Keys; few registers, so that two programs share a multiprocessor."""
+    return {"BK": _block(key, 64), "num_warps": 8, "num_stages": 1, "maxnreg": 128}
 
 
 def _block(size: int, most: int) -> int:
