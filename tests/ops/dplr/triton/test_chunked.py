@@ -93,7 +93,7 @@ if not INTERPRETED:
         got = gates(0, time)[:, None] * after + (inverse @ before).T @ dseen + scale * reads.T @ dy
         assert relative_error(got, dstart) < 1e-12
 
-    @pytest.mark.parametrize("size", mostly_slow([64, 128], fast=[128]))
+    @pytest.mark.parametrize("size", mostly_slow([64, 128], fast=[64]))
     @pytest.mark.parametrize("cut", mostly_slow(["-", "*i64"], fast=["-"]), ids=["rows", "packed"])
     def test_fits_on_hopper(
         size: int, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +160,11 @@ else:
         exact = {name: x.double() for name, x in inputs.items()}
         expect_match(case, inputs, "triton", exact=exact, tol=tol)
 
-    @pytest.mark.parametrize("case", [DPLR, of_sizes(20, 18)], ids=["small", "large"])
+    LARGE = of_sizes(20, 18)
+
+    @pytest.mark.parametrize(
+        "case", mostly_slow([DPLR, LARGE], fast=[LARGE]), ids=["small", "large"]
+    )
     @pytest.mark.parametrize(
         ("time", "state"), mostly_slow([(1, True), (32, False), (70, True)], fast=[(70, True)])
     )
