@@ -33,6 +33,7 @@ SHAPES = {  # batch, time, heads, key = value
     "longest": (1, 65536, 16, 128),
     "short": (8, 256, 16, 128),
     **{f"t{time}": (8192 // time, time, 8, 128) for time in (32, 64, 128, 256, 512)},
+    **{f"d64 t{time}": (8192 // time, time, 8, 64) for time in (32, 128, 4096)},
 }
 PICKS = {"large": (4, 3, -1), "small": (4, 2, 1), "two warps": (2, 3, -1)}
 CASES = [
