@@ -17,6 +17,7 @@ FILES = [
     HERE / "convolution" / "test_triton.py",
     HERE / "delta" / "triton" / "test_chunked.py",
     HERE / "delta" / "triton" / "test_short.py",
+    HERE / "dplr" / "triton" / "test_chunked.py",
     HERE / "test_triton_interpreter.py",
 ]
 

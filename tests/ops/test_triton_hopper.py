@@ -153,7 +153,7 @@ def test_dplr_fits_on_hopper(size: int, cut: str) -> None:
     keys, values, warps = dplr._forward_tile(size, size)
     shape = {"K": size, "V": size, "SCALE": 1.0, "COMPUTE": tl.float32}
     tile = {"BK": keys, "BV": values, "NV": size // values}
-    rest = {"SAVE": True, "EVERY": dplr.KEEP_EVERY, "AHEAD": dplr.AHEAD}
+    rest = {"SAVE": True, "EVERY": dplr.KEEP_EVERY, "AHEAD": dplr.AHEAD, "REPAIR": False}
     types = f"{inputs} *bf16 *fp32 *fp32 *fp32 {cut} i32 i32 i32 i32 i32"
     stack, shared = for_hopper(dplr._forward_kernel, types, warps, **shape, **tile, **rest)
     assert stack == 0 and shared <= SHARED_MEMORY

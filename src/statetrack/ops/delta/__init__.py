@@ -63,11 +63,8 @@ def delta_rule(
         if normalize:  # at β = 2 what is wrong with ‖k‖ is wrong with the eigenvalue -1
             q, k = unit_vector(q.to(dtype)), unit_vector(k.double())
         k = k.to(dtype)
-        by_dplr = dplr.Inputs(
-            q, k, beta * v.to(dtype), gate, k, -beta * gate * k, scale, initial_state
-        )
-        y, state = run(dplr.SPEC, backend, by_dplr, packing=packing)
-        return y.to(v.dtype), state
+        by_dplr = dplr.Inputs(q, beta * k, v, gate, k, -beta * gate * k, scale, initial_state)
+        return run(dplr.SPEC, backend, by_dplr, packing=packing)
     k, v, beta = (part.unsqueeze(2) for part in (k, v, beta))
     inputs = Inputs(q, k, v, beta, decay, normalize, scale, initial_state)
     return run(SPEC, backend, inputs, packing=packing, large=large_state(k, v))

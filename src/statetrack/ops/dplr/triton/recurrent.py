@@ -164,8 +164,13 @@ def _forward_kernel(
     SAVE: tl.constexpr,
     EVERY: tl.constexpr,
     AHEAD: tl.constexpr,
+    REPAIR: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
+    """y and the final state of one head and block of values; with SAVE, w and states.
+
+    With REPAIR only where the final state that is already there has a NaN or an infinity.
+    """
     program = tl.program_id(0).to(tl.int64)
     head = program // NV
     block = (program % NV).to(tl.int32)
@@ -185,6 +190,11 @@ def _forward_kernel(
     seen_ptr += row * V
     kept_ptr += zero + (head * kept - 1) * K * V
     final_ptr += zero + head * K * V
+
+    if REPAIR:
+        found = tl.load(final_ptr + at, mask=inside, other=0.0)
+        if tl.sum(tl.where(tl.abs(found) < float("inf"), 0, 1)) == 0:
+            return
 
     state = tl.zeros([BK, BV], COMPUTE)
     if start_ptr is not None:
@@ -360,8 +370,10 @@ def forward(
     save: bool,
     offsets: Tensor | None,
     longest: int,
+    *,
+    repair: bool,
 ) -> None:
-    """Fills `results`, those of `empty`."""
+    """Fills `results`, those of `empty`; with `repair` only where the state is not finite."""
     y, state, seen, kept = results
     _, time, heads, key = inputs.k.shape
     value = inputs.v.shape[-1]
@@ -392,6 +404,7 @@ def forward(
             SAVE=save,
             EVERY=KEEP_EVERY,
             AHEAD=AHEAD,
+            REPAIR=repair,
             COMPUTE=triton_dtype(state.dtype),
             num_warps=warps,
         )
