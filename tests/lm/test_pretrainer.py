@@ -275,3 +275,35 @@ def test_a_missing_shard_is_named(manifest: Manifest, tmp_path: Path) -> None:
     (own.folder / "train/code/00000.bin").unlink()
     with pytest.raises(ValueError, match="train/code/00000.bin is missing"):
         executor(config)
+
+
+SEVERAL = """
+import sys
+
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from statetrack.models import backbone
+from statetrack.training import Engine
+from tests.lm import corpus
+
+backbone._keeping_less = counter = CompileCounterWithBackend("aot_eager")
+for least in (0.0, -1.0):
+    model = corpus.model(eigen_range=(least, 1.0))
+    one = Engine([corpus.config(sys.argv[1], compile="blocks", model=model)]).executor
+    one.step(0, 1)
+    one.judge("validation")
+    one.step(1, 1)
+    print(counter.frame_count)
+"""
+
+
+def test_every_model_of_a_process_is_compiled_for_itself(manifest: Manifest) -> None:
+    """A graph for the blocks and one for the last norm; evaluation, of other sizes, has none."""
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL, str(manifest.folder)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "4"]

@@ -9,6 +9,7 @@ their gradients are summed here.
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -78,6 +79,9 @@ class Pretrainer(Executor):
         """Sharded over the processes, compiled and told to recompute, as the config says."""
         model.backbone.gradient_checkpointing = self.config.recompute
         if self.config.compile == "blocks":
+            # Blocks of all models count as one function, of which torch.compile makes eight
+            # versions and none more, and whose sizes it takes for variable once two were seen.
+            torch.compiler.reset()
             model.backbone.compile_blocks()
         if self.world > 1:
             _shard(model, self.device, self.config.precision)
@@ -120,7 +124,7 @@ class Pretrainer(Executor):
             by_row.append(self._backward(mine, piece, share))
         each = torch.cat(by_row)
         self._row_losses[at] = each
-        domains = mine.domains.to(self.device)
+        domains = self._here(mine.domains)
         sums[0].index_add_(0, domains, each.double())
         sums[1].index_add_(0, domains, torch.ones_like(each, dtype=torch.float64))
         loss = each.mean()
@@ -292,9 +296,16 @@ class Pretrainer(Executor):
             return []
         self.model.eval()
         try:
-            return [Judged(self.validation.domains, *self._validated())]
+            with self._as_it_is():
+                return [Judged(self.validation.domains, *self._validated())]
         finally:
             self.model.train()
+
+    def _as_it_is(self) -> AbstractContextManager[Any]:
+        """Without the compiled blocks: compiling for other sizes takes longer than it saves."""
+        if self.config.compile == "no":
+            return nullcontext()
+        return torch.compiler.set_stance("force_eager")
 
     @torch.no_grad()
     def _validated(self) -> tuple[Tensor, Tensor]:
