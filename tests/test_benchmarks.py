@@ -47,7 +47,7 @@ def test_a_cell_that_fails_says_why_and_others_follow(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_tiny_cells(tmp_path: Path) -> None:
-    rows, _ = run(tmp_path / "rows.json")
+    rows, _ = run(tmp_path / "rows.json", "--at-once", "2")
     assert {row["reason"] for row in rows if row["who"] != "fla"} == {None}
     assert {"ours", "transformers"} <= {row["who"] for row in rows}
     assert {row["phase"] for row in rows} == {"train", "decode", "prefill"}
@@ -117,11 +117,43 @@ def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in made)
 
 
-def test_a_child_that_hangs_is_ended(lm: ModuleType, tmp_path: Path) -> None:
-    cell = lm.smoke()[0]
-    child = lm.Child(cell, smoke=True, caches=tmp_path)
-    assert child.answer(0.2) == {"reason": "no result within 0 s"}  # it was asked nothing
-    assert child.ended and child.process.returncode is not None
+def test_a_cell_that_hangs_is_ended(
+    lm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(lm.LIMIT, "ours", 0.2)
+    bench = lm.Bench(lm.smoke()[:1], tmp_path / "rows.json", seconds=9, smoke=True, at_once=1)
+    (row,) = bench.run()
+    assert row["reason"] == "no result within 0 s" and not bench.running
+
+
+def test_the_others_wait_while_one_is_timed(lm: ModuleType, tmp_path: Path) -> None:
+    cells = [cell for cell in lm.smoke() if cell.who == "ours" and "train" in cell.phase][:2]
+    bench = lm.Bench(cells, tmp_path / "rows.json", seconds=99, smoke=True, at_once=2)
+    was = lm.Bench._timed
+    states = []
+
+    def timed(child: Any) -> Any:
+        (other,) = [one for one in bench.running if one is not child] or [None]
+        go_on = child.go_on
+
+        def looked_at() -> None:
+            if other is not None:
+                status = Path(f"/proc/{other.process.pid}/status").read_text()
+                states.append(next(line for line in status.splitlines() if "State" in line))
+            go_on()
+
+        child.go_on = looked_at
+        found = was(bench, child)
+        if other is not None:
+            begun, ended = other.stops[-1]
+            other.first = (begun - 5, ended - 0.1)
+            assert 0 < other.stopped_in_first_step() < ended - begun
+        return found
+
+    bench._timed = timed
+    rows = bench.run()
+    assert [row["reason"] for row in rows] == [None, None]
+    assert len(states) == 1 and "stopped" in states[0]
 
 
 def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:
