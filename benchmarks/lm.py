@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/lm.py [--only "train|DeltaNet"] [--who ours] [--seconds 240]
     PYTHONPATH=src python benchmarks/lm.py --sweep          # against length and batch too
     PYTHONPATH=src python benchmarks/lm.py --profile FILE   # which kernels a training step spends
-    PYTHONPATH=src python benchmarks/lm.py --plot FILES     # pictures of such rows, docs/images
+    PYTHONPATH=src python benchmarks/lm.py --plot FILES     # tables, and pictures in docs/images
     PYTHONPATH=src python benchmarks/lm.py --smoke          # tiny sizes, also on a CPU
 
 Training is fp32 weights, bf16 autocast, forward, backward and a fused AdamW update. Ours has its
@@ -892,6 +892,43 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The same for a page: a line for each work, ours beside the peer's."""
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        side = "ours" if row["who"] == "ours" else "peer"
+        found.setdefault((row["phase"], row["work"]), {})[side] = row
+    lines = [
+        "| | ours | MFU | GiB | first step | peer | GiB | first step | ours / peer |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for (phase, work), sides in found.items():
+        ours, peer = sides.get("ours"), sides.get("peer")
+        both = [side["tokens_per_s"] if side else None for side in (ours, peer)]
+        ratio = f"{both[0] / both[1]:.2f}" if all(both) else ""
+        share = f"{ours['mfu']:.0%}" if ours and ours["mfu"] else ""
+        mine, other = _shown(ours), _shown(peer)
+        whose = f" {peer['who']}" if peer and peer["tokens_per_s"] else ""
+        lines.append(
+            f"| {phase} {work} | {mine[0]} | {share} | {mine[1]} | {mine[2]} "
+            f"| {other[0]}{whose} | {other[1]} | {other[2]} | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def _shown(row: dict[str, Any] | None) -> tuple[str, str, str]:
+    """Speed or the reason why there is none, GiB, seconds."""
+    if row is None:
+        return "", "", ""
+    if row["tokens_per_s"] is None:
+        return row["reason"], "", ""
+    speed = f"{row['tokens_per_s'] / 1e3:.1f}k tokens/s"
+    if row["phase"] == "decode":
+        speed = f"{row['ms']:.2f} ms a token"
+    peak = "" if row["peak_mb"] is None else f"{row['peak_mb'] / 1024:.1f}"
+    return speed, peak, f"{row['first_step_s']:.0f} s"
+
+
 def plot(rows: list[dict[str, Any]], images: Path) -> list[Path]:
     """Training tokens/s against length, at one number of tokens a step, and against batch."""
     import matplotlib
@@ -973,7 +1010,7 @@ def main() -> None:
         return
     if args.plot:
         rows = [row for file in args.plot for row in json.loads(file.read_text())]
-        print(table(rows))
+        print(table(rows), markdown(rows), sep="\n\n")
         for made in plot(rows, Path(__file__).parents[1] / "docs" / "images"):
             print(made)
         return

@@ -112,6 +112,10 @@ def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
     lines = lm.table(rows).splitlines()
     assert lines[7].split()[-1] == "2.00" and lines[7].split()[-2] == "50.0%"
     assert lines[6].endswith("OutOfMemoryError")
+    page = lm.markdown(rows).splitlines()
+    assert len(page) == 2 + 6 and page[0].count("|") == page[2].count("|")
+    assert "200.0k tokens/s | 50% | 2.0 | 3 s | 100.0k tokens/s fla | 2.0 | 3 s | 2.00 |" in page[2]
+    assert "OutOfMemoryError" in page[-1]
     made = lm.plot(rows, tmp_path)
     assert [file.name for file in made] == ["lm_against_length.png", "lm_against_batch.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in made)
