@@ -653,11 +653,15 @@ class Bench:
 
     def run(self) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as place:
-            for peers in (False, True):
-                groups = in_groups([one for one in self.cells if (one.who != "ours") == peers])
-                self._run(groups, Path(place), self.at_once)
-                groups, self.alone = self.alone, []
-                self._run(groups, Path(place), 1)
+            try:
+                for peers in (False, True):
+                    groups = in_groups([one for one in self.cells if (one.who != "ours") == peers])
+                    self._run(groups, Path(place), self.at_once)
+                    groups, self.alone = self.alone, []
+                    self._run(groups, Path(place), 1)
+            finally:  # also of a call that is ended: a process that is stopped would stay for ever
+                for child in self.running:
+                    child.end()
         return self.rows()
 
     def _run(self, groups: list[list[Cell]], caches: Path, at_once: int) -> None:
@@ -1030,6 +1034,7 @@ def main() -> None:
     today = datetime.date.today().isoformat()
     out = args.out or Path(__file__).parent / "results" / f"lm_{today}.json"
     out.parent.mkdir(exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     bench = Bench(chosen, out, seconds=args.seconds, smoke=args.smoke, at_once=args.at_once)
     print(table(bench.run()))
 

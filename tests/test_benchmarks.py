@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ KEYS = {
     "work", "phase", "who", "tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "device",
     "versions", "date", "reason",
 }  # fmt: skip
+
+needs_proc = pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes")
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +133,7 @@ def test_a_cell_that_hangs_is_ended(
     assert row["reason"] == "no result within 0 s" and not bench.running
 
 
+@needs_proc
 def test_the_others_wait_while_one_is_timed(lm: ModuleType, tmp_path: Path) -> None:
     cells = [cell for cell in lm.smoke() if cell.who == "ours" and "train" in cell.phase][:2]
     bench = lm.Bench(cells, tmp_path / "rows.json", seconds=99, smoke=True, at_once=2)
@@ -158,6 +162,21 @@ def test_the_others_wait_while_one_is_timed(lm: ModuleType, tmp_path: Path) -> N
     rows = bench.run()
     assert [row["reason"] for row in rows] == [None, None]
     assert len(states) == 1 and "stopped" in states[0]
+
+
+@needs_proc
+def test_a_call_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, str(FILE), "--smoke", "--at-once", "2", "--only", "T64|ours"]
+    call = subprocess.Popen([*command, "--out", str(tmp_path / "rows.json")])
+    children = Path(f"/proc/{call.pid}/task/{call.pid}/children")
+    for _ in range(600):
+        if len(found := children.read_text().split()) == 2:
+            break
+        time.sleep(0.05)
+    assert len(found) == 2
+    call.terminate()
+    assert call.wait(30) == 1
+    assert not any(Path(f"/proc/{one}").exists() for one in found)
 
 
 def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:

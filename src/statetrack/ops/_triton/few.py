@@ -19,8 +19,8 @@ from statetrack.ops._triton.runtime import on_device_of, power_of_two
 __all__ = ["FEW_OUTPUTS", "FEW_ROWS", "LEAST_ROWS", "few_outputs", "few_rows", "gated_by_silu"]
 
 FEW_ROWS, FEW_OUTPUTS = 1024, 32
-LEAST_ROWS = 4
-"""Up to so many rows it does not matter that each reads the weights anew, from the cache."""
+LEAST_ROWS = 1
+"""Each row reads the weights anew: four take longer than the tiles of a library."""
 PROGRAMS = 256  # that keep a large GPU busy
 BLOCK = 1024
 
