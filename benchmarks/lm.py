@@ -1,9 +1,9 @@
 """Times whole language models on one GPU, ours and a peer's; writes results/lm_<date>.json.
 
     PYTHONPATH=src python benchmarks/lm.py [--only "train|DeltaNet"] [--who ours] [--seconds 240]
-    PYTHONPATH=src python benchmarks/lm.py --sweep          # tokens/s against length and batch
+    PYTHONPATH=src python benchmarks/lm.py --sweep          # against length and batch too
     PYTHONPATH=src python benchmarks/lm.py --profile FILE   # which kernels a training step spends
-    PYTHONPATH=src python benchmarks/lm.py --plot FILES     # pictures of such rows, docs/images
+    PYTHONPATH=src python benchmarks/lm.py --plot FILES     # tables, and pictures in docs/images
     PYTHONPATH=src python benchmarks/lm.py --smoke          # tiny sizes, also on a CPU
 
 Training is fp32 weights, bf16 autocast, forward, backward and a fused AdamW update. Ours has its
@@ -13,8 +13,10 @@ the Transformer the Llama of transformers; they run as their authors ship them.
 
 Training cells have a process each, the other cells of a model share one, and every cell has a time
 limit: a crash, a full memory or a first step of minutes leaves a cell empty, with its reason. Our
-processes begin with empty kernel caches. `--warm-peers` first lets all peers compile and tune at
-once, for so many seconds.
+processes begin with empty kernel caches. With `--at-once 3` three processes import, build, compile
+and warm up side by side, ours first and then peers'. While one is timed the others are stopped
+(SIGSTOP), and that time is taken from their first step. fla's kernels are tuned as ever, but the
+variants of one are compiled at once and timed for 20 ms instead of 100, by one process at a time.
 
 MFU is 6 N tokens/s / 790e12, with N the parameters without the table that tokens are looked up in,
 and 790 TFLOP/s what a large bf16 product reaches on an H200. Mixers' own FLOPs are not counted.
@@ -27,6 +29,7 @@ import json
 import os
 import queue
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,8 +44,12 @@ from typing import Any
 
 PEAK_FLOPS = 790e12
 VOCAB = 32_000
-LIMIT = {"ours": 90.0, "fla": 120.0, "transformers": 60.0}
+LIMIT = {"ours": 90.0, "fla": 180.0, "transformers": 60.0}
 """Seconds that a cell may take, by who."""
+ROOM = 130.0
+"""GiB that the models of several processes may take together."""
+PAUSE = 0.3
+"""Seconds after which a process that was stopped has nothing left on the GPU."""
 WEIGHT = 6
 """FLOPs a token and parameter: two forward, four backward."""
 
@@ -59,6 +66,7 @@ class Model:
     peer: str = "fla"
     peer_options: dict[str, Any] = field(default_factory=dict)
     attention_every: int = 0  # a hybrid has a layer of attention in so many
+    gib: float = 1.0  # about, for 1024 tokens of training
 
 
 @dataclass(frozen=True)
@@ -80,23 +88,36 @@ class Cell:
     def title(self) -> str:
         return f"{self.phase}|{self.work}|{self.who}"
 
+    @property
+    def gib(self) -> float:
+        """About what it takes, by which processes share a GPU."""
+        if self.phase != "train":
+            return 20.0
+        weights = self.model.d_model**2 * self.model.layers * 16 * 14 / 2**30
+        more = {"ours": 1.0, "fla": 1.3, "transformers": 2.0}[self.who]
+        return 2.0 + weights + more * self.model.gib * self.batch * self.length / 1024
+
 
 DELTA = Model("DeltaNet 374M", "DeltaNet", options={"num_heads": 8})
-LARGE = Model("DeltaNet 1.37B", "DeltaNet", d_model=2048, options={"num_heads": 16})
-MAMBA = Model("Mamba 386M", "Mamba", layers=48, options={"d_state": 16})
+LARGE = Model("DeltaNet 1.37B", "DeltaNet", d_model=2048, options={"num_heads": 16}, gib=2.1)
+# fla's needs mamba-ssm's kernels; without them it is a loop over tokens that no memory holds.
+MAMBA = Model("Mamba 386M", "Mamba", layers=48, options={"d_state": 16}, peer="none", gib=2.5)
 GATED = Model(
     "GatedDeltaNet 400M",
     "GatedDeltaNet",
     options={"num_heads": 8},
     peer_options={"head_dim": 128, "expand_v": 1.0},
 )
-MAMBA2 = Model("Mamba2 382M", "Mamba2", layers=48, options={"d_state": 128, "head_dim": 64})
+MAMBA2 = Model(
+    "Mamba2 382M", "Mamba2", layers=48, options={"d_state": 128, "head_dim": 64}, gib=3.1
+)
 GLA = Model("GLA 374M", "GLA", options={"num_heads": 4})
 PRODUCT = Model(
     "DeltaProduct n=2 425M",
     "DeltaProduct",
     options={"num_heads": 8, "num_householders": 2},
     peer_options={"head_dim": 128, "expand_v": 1.0, "num_householder": 2, "use_output_gate": False},
+    gib=1.4,
 )
 HYBRID = Model("hybrid 374M", "DeltaNet", options={"num_heads": 8}, peer="none", attention_every=4)
 TRANSFORMER = Model("Transformer 374M", "Attention", options={"num_heads": 16}, peer="transformers")
@@ -124,13 +145,18 @@ def cells() -> list[Cell]:
         *both("train", MAMBA2, 8, 2048),
         *both("train", HYBRID, 16, 2048),
     ]
+    return in_order(found)
+
+
+def in_order(found: list[Cell]) -> list[Cell]:
+    """Ours first."""
     return sorted(found, key=lambda cell: ["ours", "transformers", "fla"].index(cell.who))
 
 
 def sweep() -> list[Cell]:
-    """Training of the 374M model: 32,768 tokens cut ever longer, and T 2048 in ever more rows."""
-    sizes = [(64, 512), (16, 2048), (4, 8192), (1, 32768), (1, 2048), (4, 2048), (32, 2048)]
-    return [cell for b, t in sizes for cell in both("train", DELTA, b, t)]
+    """More of the 374M model: 32,768 tokens cut ever longer, and T 2048 in ever more rows."""
+    sizes = [(64, 512), (4, 8192), (1, 2048), (4, 2048), (32, 2048)]
+    return in_order([cell for b, t in sizes for cell in both("train", DELTA, b, t)])
 
 
 def smoke() -> list[Cell]:
@@ -247,14 +273,18 @@ def flops_per_token(module: Any) -> int:
 
 
 class Clock:
-    """Times on the device a cell runs on."""
+    """Times on the device a cell runs on.
 
-    def __init__(self, smoke: bool) -> None:
+    `alone` is called when all is warm, before time counts, with begin and end of the first step.
+    """
+
+    def __init__(self, smoke: bool, alone: Callable[[float, float], None] | None = None) -> None:
         import torch
 
-        self.torch = torch
+        self.torch, self._alone = torch, alone
+        self.first = (0.0, 0.0)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.rounds, self.least = (1, 0.0) if smoke else (3, 1.0)
+        self.rounds, self.least = (1, 0.0) if smoke else (3, 0.6)
 
     def name(self) -> str:
         return "cpu" if self.device.type == "cpu" else self.torch.cuda.get_device_name()
@@ -270,8 +300,18 @@ class Clock:
         self.wait()
         return time.perf_counter() - begun
 
+    def first_seconds(self, step: Callable[[], object]) -> float:
+        begun = time.monotonic()
+        taken = self.seconds(step)
+        self.first = begun, time.monotonic()
+        return taken
+
+    def alone(self) -> None:
+        if self._alone is not None:
+            self._alone(*self.first)
+
     def milliseconds(self, step: Callable[[], object]) -> float:
-        """Median over rounds of the mean of a few steps, about a second each."""
+        """Median over rounds of the mean of a few steps, a good half of a second each."""
         once = self.seconds(step)
         count = max(1, int(self.least / max(once, 1e-4)))
         rounds = [
@@ -333,8 +373,9 @@ def trained(cell: Cell, clock: Clock, vocab: int) -> tuple[Any, Callable[[], Any
 
 def train(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
     model, step = trained(cell, clock, vocab)
-    first = clock.seconds(step)
-    step()
+    first = clock.first_seconds(step)
+    clock.seconds(step)
+    clock.alone()
     clock.forget_peak()
     ms = clock.milliseconds(step)
     loss = float(step())
@@ -369,7 +410,7 @@ def decode(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
             return clock.seconds(lambda: [None for _ in writing]) / (many - few)
     else:
         model = build_peer(cell, vocab, torch.bfloat16, clock.device).eval()
-        few, many = 8, 40
+        few, many = 4, 16
 
         def write(count: int) -> None:
             options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
@@ -380,8 +421,9 @@ def decode(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
             return (long - short) / (many - few)
 
     with torch.no_grad():
-        first = clock.seconds(lambda: write(2))
+        first = clock.first_seconds(lambda: write(2))
         once()
+        clock.alone()
         clock.forget_peak()
         rounds = [once() for _ in range(clock.rounds)]
     ms = statistics.median(rounds) * 1e3
@@ -414,7 +456,8 @@ def prefill(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
             model(input_ids=prompts, use_cache=True, logits_to_keep=1)
 
     with torch.no_grad():
-        first = clock.seconds(read)
+        first = clock.first_seconds(read)
+        clock.alone()
         clock.forget_peak()
         ms = clock.milliseconds(read)
     speed = cell.batch * cell.length / ms * 1e3
@@ -432,51 +475,93 @@ PHASES = {"train": train, "decode": decode, "prefill": prefill}
 
 # ----------------------------------------------------------------------------- the child process
 
+Said = queue.Queue[tuple["Child", dict[str, Any] | None]]
+
 
 def cell_of(line: str) -> Cell:
     given = json.loads(line)
     return Cell(**given | {"model": Model(**given["model"])})
 
 
-def child(who: str, *, smoke: bool, warm: bool) -> None:
-    """Imports what it needs, and then measures the cells that are named to it, a line each."""
+def child(who: str, *, smoke: bool) -> None:
+    """Imports what it needs, and then measures the cells that are named to it, a line each.
+
+    Before a cell's time counts it says so, and waits for a line.
+    """
     import torch
 
     if who == "ours":
         import statetrack.models  # noqa: F401
     else:
         import transformers  # noqa: F401
+
+        if torch.cuda.is_available():
+            tune_quickly()
     vocab = 96 if smoke else VOCAB
-    for line in sys.stdin:
-        cell = cell_of(line)
-        clock = Clock(smoke)
+
+    def alone(*first: float) -> None:
+        print(json.dumps({"first": first}), flush=True)
+        sys.stdin.readline()
+
+    while line := sys.stdin.readline():
+        cell, clock = cell_of(line), Clock(smoke, alone)
         torch.manual_seed(0)
-        if warm:
-            _, step = trained(cell, clock, vocab)
-            clock.seconds(step)
-            print(json.dumps({}), flush=True)
-            continue
         found = PHASES[cell.phase](cell, clock, vocab)
         print(json.dumps({**found, "device": clock.name()}), flush=True)
         if clock.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-class Child:
-    """A process for some cells, started ahead of its turn."""
+def tune_quickly() -> None:
+    """Triton's tuning for peers: all variants compiled at once, timed shortly and undisturbed."""
+    import fcntl
 
-    def __init__(self, cell: Cell, *, smoke: bool, caches: Path, warm: bool = False) -> None:
-        self.ended = False
+    from triton.runtime.autotuner import Autotuner
+    from triton.testing import do_bench
+
+    from statetrack.ops._triton.ahead import _compile
+
+    chosen = Autotuner.prune_configs
+
+    def prune_configs(self: Any, kwargs: dict[str, Any]) -> Any:
+        configs = chosen(self, kwargs)
+        options = {k: v for k, v in kwargs.items() if k not in ("grid", "warmup")}
+        args = tuple(self.nargs.values())
+        with suppress(Exception):  # what cannot be compiled is told by the launch
+            _compile([(self.fn, args, {**options, **one.all_kwargs()}) for one in configs])
+        return configs
+
+    def timed(call: Callable[[], object], quantiles: Any) -> Any:
+        with (Path(os.environ["TRITON_CACHE_DIR"]).parent / "tuning").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return do_bench(call, warmup=5, rep=20, quantiles=quantiles)
+
+    Autotuner.prune_configs = prune_configs
+    Autotuner.do_bench = property(lambda _: timed)
+
+
+class Child:
+    """A process for the cells of a group.
+
+    What it says, or None when it has ended, is put into `said` beside itself.
+    """
+
+    def __init__(self, group: list[Cell], said: Said, *, smoke: bool, caches: Path) -> None:
+        self.left, self.said = list(group), said
+        self.until = float("inf")
+        self.stops: list[tuple[float, float]] = []
+        self.first = (0.0, 0.0)
+        cell = group[0]
         env = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
         place = caches / ("peers" if cell.who != "ours" else re.sub(r"\W+", "_", cell.title))
+        place.mkdir(parents=True, exist_ok=True)
         env |= {
             "TRITON_CACHE_DIR": str(place / "triton"),
+            "TRITON_CACHE_AUTOTUNING": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         }
-        asked = [sys.executable, __file__, "--child", cell.who]
-        asked += ["--smoke"] if smoke else []
-        asked += ["--warm"] if warm else []
+        asked = [sys.executable, __file__, "--child", cell.who, *(["--smoke"] if smoke else [])]
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             asked,
@@ -486,42 +571,59 @@ class Child:
             stderr=self.errors,
             text=True,
         )
-        self.lines: queue.Queue[str | None] = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
+        self.begun = time.monotonic()
+        self.ask()
+
+    @property
+    def cell(self) -> Cell:
+        return self.left[0]
+
+    @property
+    def gib(self) -> float:
+        return max(cell.gib for cell in self.left)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as stdout:
             for line in stdout:
                 if line.startswith("{"):  # peers print other things too
-                    self.lines.put(line)
-        self.lines.put(None)
+                    self.said.put((self, json.loads(line)))
+        self.said.put((self, None))
 
-    def ask(self, cell: Cell) -> None:
+    def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it died early; `answer` says of what
-            self.process.stdin.write(json.dumps(asdict(cell)) + "\n")
+        with suppress(BrokenPipeError):  # it died early, and is about to say so
+            self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
-    def answer(self, limit: float) -> dict[str, Any]:
-        """What it measured, or the reason why not."""
-        try:
-            line = self.lines.get(timeout=limit)
-        except queue.Empty:
-            self.end()
-            return {"reason": f"no result within {limit:.0f} s"}
-        if line is not None:
-            found: dict[str, Any] = json.loads(line)
-            return found
-        tail = self.end()
-        reason = next((line for line in reversed(tail) if "Error" in line), "")
-        reason = reason or (tail[-1] if tail else f"exit {self.process.returncode}")
-        return {"reason": reason[:300]}
+    def ask(self) -> None:
+        """Has it begin with the first of the cells that are left."""
+        self.until = time.monotonic() + LIMIT[self.cell.who]
+        self._tell(json.dumps(asdict(self.cell)))
 
-    def end(self) -> list[str]:
-        """Ends the process; what it said of errors."""
-        self.ended = True
+    def go_on(self) -> None:
+        """Has it measure what is warm."""
+        self._tell("")
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        self.stops.append((time.monotonic(), float("inf")))
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        begun, now = self.stops[-1][0], time.monotonic()
+        self.stops[-1] = begun, now
+        self.until += now - begun
+
+    def stopped_in_first_step(self) -> float:
+        """Seconds of its first step in which it was stopped."""
+        begun, ended = self.first
+        return sum(max(0.0, min(ended, b) - max(begun, a)) for a, b in self.stops)
+
+    def end(self) -> str:
+        """Ends the process; what it said last of errors."""
         self.process.kill()
         self.process.wait()
         self.reader.join()
@@ -530,7 +632,142 @@ class Child:
             self.process.stdin.close()
         with self.errors:
             self.errors.seek(0)
-            return [line.strip() for line in self.errors if line.strip()]
+            tail = [line.strip() for line in self.errors if line.strip()]
+        reason = next((line for line in reversed(tail) if "Error" in line), "")
+        return (reason or (tail[-1] if tail else f"exit {self.process.returncode}"))[:300]
+
+
+class Bench:
+    """Processes side by side, ours before those of peers, and one alone while it is timed."""
+
+    def __init__(
+        self, cells: list[Cell], out: Path, *, seconds: float, smoke: bool, at_once: int
+    ) -> None:
+        self.cells, self.out, self.smoke, self.at_once = cells, out, smoke, at_once
+        self.seconds, self.until = seconds, time.monotonic() + seconds
+        self.said: Said = queue.Queue()
+        self.running: list[Child] = []
+        self.alone: list[list[Cell]] = []  # that had no memory beside others
+        self.found: dict[str, dict[str, Any]] = {}
+        self.common = {"versions": versions(), "date": datetime.date.today().isoformat()}
+
+    def run(self) -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                for peers in (False, True):
+                    groups = in_groups([one for one in self.cells if (one.who != "ours") == peers])
+                    self._run(groups, Path(place), self.at_once)
+                    groups, self.alone = self.alone, []
+                    self._run(groups, Path(place), 1)
+            finally:  # also of a call that is ended: a process that is stopped would stay for ever
+                for child in self.running:
+                    child.end()
+        return self.rows()
+
+    def _run(self, groups: list[list[Cell]], caches: Path, at_once: int) -> None:
+        waiting = list(groups)
+        while waiting or self.running:
+            while (group := next((g for g in waiting if self._fits(g, at_once)), None)) is not None:
+                waiting.remove(group)
+                if time.monotonic() < self.until:
+                    self.running.append(Child(group, self.said, smoke=self.smoke, caches=caches))
+                else:
+                    for cell in group:
+                        self._note(cell, {"reason": f"not begun within {self.seconds:.0f} s"})
+            if self.running:
+                self._hear()
+
+    def _fits(self, group: list[Cell], at_once: int) -> bool:
+        """Whether there is room for it; a peer's kernels are tuned by one process, for all."""
+        if not self.running:
+            return True
+        cell = group[0]
+        same = any((one.cell.model, one.cell.who) == (cell.model, "fla") for one in self.running)
+        gib = sum(child.gib for child in self.running) + max(one.gib for one in group)
+        return len(self.running) < at_once and gib <= ROOM and not same
+
+    def _hear(self) -> None:
+        """Waits for what a process says next and does what follows from it."""
+        soonest = min(self.running, key=lambda child: child.until)
+        try:
+            child, message = self.said.get(timeout=max(0.0, soonest.until - time.monotonic()))
+        except queue.Empty:
+            self._over(soonest, hangs=True)
+            return
+        if child not in self.running:
+            return  # the last words of one that was ended
+        if message is not None and "first" in message:
+            child.first = tuple(message["first"])
+            try:
+                message = self._timed(child)
+            except queue.Empty:
+                self._over(child, hangs=True)
+                return
+        if message is None:
+            self._over(child, hangs=False)
+            return
+        message["first_step_s"] -= child.stopped_in_first_step()
+        self._note(child.left.pop(0), message, child)
+        if child.left:
+            child.ask()
+        else:
+            self.running.remove(child)
+            child.end()
+
+    def _timed(self, child: Child) -> dict[str, Any] | None:
+        """What a process measures while the others are stopped."""
+        others = [one for one in self.running if one is not child]
+        for one in others:
+            one.stop()
+        if others:
+            time.sleep(PAUSE)
+        kept = []
+        try:
+            child.go_on()
+            while (found := self.said.get(timeout=LIMIT[child.cell.who]))[0] is not child:
+                kept.append(found)
+            return found[1]
+        finally:
+            for one in others:
+                one.resume()
+            for found in kept:
+                self.said.put(found)
+
+    def _over(self, child: Child, *, hangs: bool) -> None:
+        """Ends a process that failed; the cells behind the one that did begin anew."""
+        beside = len(self.running) > 1
+        self.running.remove(child)
+        cell, *rest = child.left
+        reason = child.end()
+        if hangs:
+            reason = f"no result within {LIMIT[cell.who]:.0f} s"
+        if beside and "OutOfMemory" in reason:
+            self.alone.append(child.left)
+            print(f"        {cell.title}: no memory beside others, once more later", flush=True)
+            return
+        self._note(cell, {"reason": reason}, child)
+        if rest:
+            self.alone.append(rest)
+
+    def _note(self, cell: Cell, found: dict[str, Any], child: Child | None = None) -> None:
+        self.found[cell.title] = found
+        self.out.write_text(json.dumps(self.rows(), indent=1) + "\n")
+        shown = found.get("reason") or f"{found['tokens_per_s']:,.0f} tokens/s"
+        begun = time.monotonic() if child is None else child.begun
+        print(f"{time.monotonic() - begun:6.1f} s  {cell.title}: {shown}", flush=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is measured so far, in the order of the cells."""
+        measured = ("tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "reason", "device")
+        blank = dict.fromkeys(measured)
+        return [
+            {"work": cell.work, "phase": cell.phase, "who": cell.who}
+            | blank
+            | self.found[cell.title]
+            | self.common
+            for cell in self.cells
+            if cell.title in self.found
+        ]
 
 
 # ---------------------------------------------------------------------------------- the profile
@@ -659,6 +896,43 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The same for a page: a line for each work, ours beside the peer's."""
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        side = "ours" if row["who"] == "ours" else "peer"
+        found.setdefault((row["phase"], row["work"]), {})[side] = row
+    lines = [
+        "| | ours | MFU | GiB | first step | peer | GiB | first step | ours / peer |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for (phase, work), sides in found.items():
+        ours, peer = sides.get("ours"), sides.get("peer")
+        both = [side["tokens_per_s"] if side else None for side in (ours, peer)]
+        ratio = f"{both[0] / both[1]:.2f}" if all(both) else ""
+        share = f"{ours['mfu']:.0%}" if ours and ours["mfu"] else ""
+        mine, other = _shown(ours), _shown(peer)
+        whose = f" {peer['who']}" if peer and peer["tokens_per_s"] else ""
+        lines.append(
+            f"| {phase} {work} | {mine[0]} | {share} | {mine[1]} | {mine[2]} "
+            f"| {other[0]}{whose} | {other[1]} | {other[2]} | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def _shown(row: dict[str, Any] | None) -> tuple[str, str, str]:
+    """Speed or the reason why there is none, GiB, seconds."""
+    if row is None:
+        return "", "", ""
+    if row["tokens_per_s"] is None:
+        return row["reason"], "", ""
+    speed = f"{row['tokens_per_s'] / 1e3:.1f}k tokens/s"
+    if row["phase"] == "decode":
+        speed = f"{row['ms']:.2f} ms a token"
+    peak = "" if row["peak_mb"] is None else f"{row['peak_mb'] / 1024:.1f}"
+    return speed, peak, f"{row['first_step_s']:.0f} s"
+
+
 def plot(rows: list[dict[str, Any]], images: Path) -> list[Path]:
     """Training tokens/s against length, at one number of tokens a step, and against batch."""
     import matplotlib
@@ -707,43 +981,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run_all(
-    chosen: list[Cell], out: Path, *, seconds: float, smoke: bool, warm_peers: float
-) -> list[dict[str, Any]]:
-    """Every cell after the other; what is measured is in the file at once."""
-    until = time.monotonic() + seconds
-    common = {"versions": versions(), "date": datetime.date.today().isoformat()}
-    measured = ("tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "reason", "device")
-    blank = dict.fromkeys(measured)
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as place:
-        caches = Path(place)
-        if warm_peers:
-            _warm(chosen, smoke=smoke, caches=caches, seconds=warm_peers)
-        groups = in_groups(chosen)
-        ahead = Child(groups[0][0], smoke=smoke, caches=caches)
-        for group, following in zip(groups, [*groups[1:], None], strict=True):
-            now = ahead
-            if following is not None:
-                ahead = Child(following[0], smoke=smoke, caches=caches)
-            for cell in group:
-                begun = time.monotonic()
-                left = until - begun
-                found: dict[str, Any] = {"reason": f"not begun within {seconds:.0f} s"}
-                if left > 0:
-                    now = Child(cell, smoke=smoke, caches=caches) if now.ended else now
-                    now.ask(cell)
-                    found = now.answer(min(LIMIT[cell.who], max(left, 1.0)))
-                named = {"work": cell.work, "phase": cell.phase, "who": cell.who}
-                rows.append({**named, **blank, **found, **common})
-                out.write_text(json.dumps(rows, indent=1) + "\n")
-                shown = found.get("reason") or f"{found['tokens_per_s']:,.0f} tokens/s"
-                print(f"{time.monotonic() - begun:6.1f} s  {cell.title}: {shown}", flush=True)
-            if not now.ended:
-                now.end()
-    return rows
-
-
 def in_groups(chosen: list[Cell]) -> list[list[Cell]]:
     """Cells that share a process: a model's decoding and prefill. Training has one for each."""
     groups: list[list[Cell]] = []
@@ -757,27 +994,6 @@ def in_groups(chosen: list[Cell]) -> list[list[Cell]]:
     return groups
 
 
-def _warm(chosen: list[Cell], *, smoke: bool, caches: Path, seconds: float) -> None:
-    """One step of every peer's training, all at once, to fill its caches of kernels."""
-    until = time.monotonic() + seconds
-    peers: dict[str, Cell] = {}
-    for cell in chosen:
-        if cell.who == "fla" and cell.phase == "train":
-            few = max(1, cell.batch // 4)
-            fewer = Cell(cell.phase, cell.model, few, min(cell.length, 2048), cell.who)
-            peers.setdefault(cell.model.name, fewer)
-    running = {
-        name: Child(cell, smoke=smoke, caches=caches, warm=True) for name, cell in peers.items()
-    }
-    for name, one in running.items():
-        one.ask(peers[name])
-    for name, one in running.items():
-        found = one.answer(max(0.1, until - time.monotonic()))
-        print(f"warm {name}: {found.get('reason', 'done')}", flush=True)
-        if not one.ended:
-            one.end()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -785,25 +1001,25 @@ def main() -> None:
     parser.add_argument("--only", default="", help="substrings of phase|work|who, by commas")
     parser.add_argument("--who", default="", help="ours, fla or transformers")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no cell after them")
-    parser.add_argument("--warm-peers", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--at-once", type=int, default=1, help="processes that warm up together")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, also on a CPU")
-    parser.add_argument("--sweep", action="store_true", help="against length and batch instead")
+    parser.add_argument("--sweep", action="store_true", help="against length and batch too")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="of the first chosen cell")
     parser.add_argument("--plot", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child(args.child, smoke=args.smoke, warm=args.warm)
+        child(args.child, smoke=args.smoke)
         return
     if args.plot:
         rows = [row for file in args.plot for row in json.loads(file.read_text())]
-        print(table(rows))
+        print(table(rows), markdown(rows), sep="\n\n")
         for made in plot(rows, Path(__file__).parents[1] / "docs" / "images"):
             print(made)
         return
-    everything = smoke() if args.smoke else sweep() if args.sweep else cells()
+    more = sweep() if args.sweep else []
+    everything = smoke() if args.smoke else in_order([*cells(), *more])
     wanted = args.only.split(",")
     chosen = [
         cell
@@ -816,11 +1032,11 @@ def main() -> None:
         profile(chosen[0], args.profile, smoke=args.smoke)
         return
     today = datetime.date.today().isoformat()
-    name = f"lm_sweep_{today}.json" if args.sweep else f"lm_{today}.json"
-    out = args.out or Path(__file__).parent / "results" / name
+    out = args.out or Path(__file__).parent / "results" / f"lm_{today}.json"
     out.parent.mkdir(exist_ok=True)
-    rows = run_all(chosen, out, seconds=args.seconds, smoke=args.smoke, warm_peers=args.warm_peers)
-    print(table(rows))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    bench = Bench(chosen, out, seconds=args.seconds, smoke=args.smoke, at_once=args.at_once)
+    print(table(bench.run()))
 
 
 if __name__ == "__main__":

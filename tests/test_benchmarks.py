@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ KEYS = {
     "work", "phase", "who", "tokens_per_s", "ms", "peak_mb", "first_step_s", "mfu", "device",
     "versions", "date", "reason",
 }  # fmt: skip
+
+needs_proc = pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_a_cell_that_fails_says_why_and_others_follow(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_tiny_cells(tmp_path: Path) -> None:
-    rows, _ = run(tmp_path / "rows.json")
+    rows, _ = run(tmp_path / "rows.json", "--at-once", "2")
     assert {row["reason"] for row in rows if row["who"] != "fla"} == {None}
     assert {"ours", "transformers"} <= {row["who"] for row in rows}
     assert {row["phase"] for row in rows} == {"train", "decode", "prefill"}
@@ -112,16 +115,68 @@ def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
     lines = lm.table(rows).splitlines()
     assert lines[7].split()[-1] == "2.00" and lines[7].split()[-2] == "50.0%"
     assert lines[6].endswith("OutOfMemoryError")
+    page = lm.markdown(rows).splitlines()
+    assert len(page) == 2 + 6 and page[0].count("|") == page[2].count("|")
+    assert "200.0k tokens/s | 50% | 2.0 | 3 s | 100.0k tokens/s fla | 2.0 | 3 s | 2.00 |" in page[2]
+    assert "OutOfMemoryError" in page[-1]
     made = lm.plot(rows, tmp_path)
     assert [file.name for file in made] == ["lm_against_length.png", "lm_against_batch.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in made)
 
 
-def test_a_child_that_hangs_is_ended(lm: ModuleType, tmp_path: Path) -> None:
-    cell = lm.smoke()[0]
-    child = lm.Child(cell, smoke=True, caches=tmp_path)
-    assert child.answer(0.2) == {"reason": "no result within 0 s"}  # it was asked nothing
-    assert child.ended and child.process.returncode is not None
+def test_a_cell_that_hangs_is_ended(
+    lm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(lm.LIMIT, "ours", 0.2)
+    bench = lm.Bench(lm.smoke()[:1], tmp_path / "rows.json", seconds=9, smoke=True, at_once=1)
+    (row,) = bench.run()
+    assert row["reason"] == "no result within 0 s" and not bench.running
+
+
+@needs_proc
+def test_the_others_wait_while_one_is_timed(lm: ModuleType, tmp_path: Path) -> None:
+    cells = [cell for cell in lm.smoke() if cell.who == "ours" and "train" in cell.phase][:2]
+    bench = lm.Bench(cells, tmp_path / "rows.json", seconds=99, smoke=True, at_once=2)
+    was = lm.Bench._timed
+    states = []
+
+    def timed(child: Any) -> Any:
+        (other,) = [one for one in bench.running if one is not child] or [None]
+        go_on = child.go_on
+
+        def looked_at() -> None:
+            if other is not None:
+                status = Path(f"/proc/{other.process.pid}/status").read_text()
+                states.append(next(line for line in status.splitlines() if "State" in line))
+            go_on()
+
+        child.go_on = looked_at
+        found = was(bench, child)
+        if other is not None:
+            begun, ended = other.stops[-1]
+            other.first = (begun - 5, ended - 0.1)
+            assert 0 < other.stopped_in_first_step() < ended - begun
+        return found
+
+    bench._timed = timed
+    rows = bench.run()
+    assert [row["reason"] for row in rows] == [None, None]
+    assert len(states) == 1 and "stopped" in states[0]
+
+
+@needs_proc
+def test_a_call_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, str(FILE), "--smoke", "--at-once", "2", "--only", "T64|ours"]
+    call = subprocess.Popen([*command, "--out", str(tmp_path / "rows.json")])
+    children = Path(f"/proc/{call.pid}/task/{call.pid}/children")
+    for _ in range(600):
+        if len(found := children.read_text().split()) == 2:
+            break
+        time.sleep(0.05)
+    assert len(found) == 2
+    call.terminate()
+    assert call.wait(30) == 1
+    assert not any(Path(f"/proc/{one}").exists() for one in found)
 
 
 def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:

@@ -21,6 +21,7 @@ from statetrack.layers.parts import (
     heads_dividing,
     linear,
     merge_heads,
+    projected,
     split_heads,
     unit_length,
     wide_projection,
@@ -175,7 +176,7 @@ class DeltaFamily(Layer):
         new_state = {"recurrent": recurrent}
         if inputs.history is not None:
             new_state["conv"] = inputs.history
-        return self.out_proj(y), new_state
+        return projected(self.out_proj, y), new_state
 
     def _transitions(
         self, x: Float[Tensor, "batch time d_model"], state: LayerState | None
@@ -196,7 +197,7 @@ class DeltaFamily(Layer):
         state: LayerState,
         packing: ops.Packing | None = None,
     ) -> _Inputs:
-        qkv, history = self.qkv_proj(x), None
+        qkv, history = projected(self.qkv_proj, x), None
         keys, values = self.num_heads * self.head_dim, self.num_value_heads * self.value_dim
         n = self.num_householders
         sizes = (keys, n * keys, n * values)

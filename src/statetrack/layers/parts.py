@@ -18,12 +18,15 @@ __all__ = [
     "RMSNorm",
     "ShortConvolution",
     "at_times",
+    "has_hooks",
     "heads_dividing",
     "in_halves",
     "in_kernels",
     "is_plain",
     "linear",
     "merge_heads",
+    "of_few_rows",
+    "projected",
     "refuse_eigen_range",
     "reset_linear",
     "split_heads",
@@ -176,6 +179,11 @@ def in_halves(
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether it is a projection without bias, and calling it does nothing else."""
+    return type(module) is nn.Linear and module.bias is None and not has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling it does more than its class says."""
     hooks = (
         module._forward_pre_hooks,
         module._forward_hooks,
@@ -183,7 +191,30 @@ def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
         module._backward_hooks,
     )
     replaced = "forward" in vars(module)  # how accelerate brings offloaded weights
-    return type(module) is nn.Linear and module.bias is None and not any(hooks) and not replaced
+    return any(hooks) or replaced
+
+
+def of_few_rows(x: Tensor, *modules: nn.Module) -> bool:
+    """Whether `few_rows` may do these projections of x: in decoding, of a few sequences."""
+    if not in_kernels(x) or torch.is_autocast_enabled(x.device.type):
+        return False
+    from statetrack.ops._triton.few import LEAST_ROWS
+
+    few = x.shape[:-1].numel() <= LEAST_ROWS
+    return few and all(is_plain(one) and one.weight.dtype == x.dtype for one in modules)
+
+
+def projected(
+    module: nn.Module, x: Float[Tensor, "batch time features"]
+) -> Float[Tensor, "batch time outputs"]:
+    """module(x), for a few tokens in decoding by a kernel of ours."""
+    if of_few_rows(x, module):
+        from statetrack.ops._triton.few import few_rows
+
+        assert isinstance(module, nn.Linear)
+        return few_rows(x, module.weight)
+    found: Tensor = module(x)
+    return found
 
 
 def in_kernels(x: Tensor) -> bool:

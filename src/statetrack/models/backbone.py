@@ -74,9 +74,18 @@ class Block(nn.Module):
         mixed = self.mixer_norm(mixed) if self.norm_after else mixed
         x = self._add(at_times(x, read_at), mixed, generator)
         if self.mlp is not None and self.mlp_norm is not None:
-            change = self.mlp(x if self.norm_after else self.mlp_norm(x))
-            x = self._add(x, self.mlp_norm(change) if self.norm_after else change, generator)
+            x = self._add_mlp(x, self.mlp, self.mlp_norm, generator)
         return x, state, shared
+
+    def _add_mlp(
+        self, x: Tensor, mlp: MLP, norm: nn.Module, generator: torch.Generator | None
+    ) -> Tensor:
+        if self.norm_after:
+            return self._add(x, norm(mlp(x)), generator)
+        whole = self.residual and not (self.dropout and self.training)
+        if whole and (found := mlp.onto(x, norm)) is not None:
+            return found
+        return self._add(x, mlp(norm(x)), generator)
 
     def _add(self, x: Tensor, change: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.dropout and self.training:

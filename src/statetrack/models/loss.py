@@ -83,6 +83,21 @@ def _judged(
     return _Judged(losses, log_z.squeeze(1), wide.to(scores.dtype))
 
 
+_ADDS_WIDE = "dtype_out" in torch.ops.aten.addmm.overloads()  # since PyTorch 2.8
+
+
+def _add_product(
+    total: Float[Tensor, "rows columns"],
+    a: Float[Tensor, "rows inner"],
+    b: Float[Tensor, "inner columns"],
+) -> None:
+    """total += a b, without rounding the product to their dtype where a GPU can leave that out."""
+    if total.is_cuda and a.dtype in (torch.bfloat16, torch.float16) and _ADDS_WIDE:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += a @ b
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Letters: N tokens, s scores, p = softmax(s), t targets.
 
@@ -111,7 +126,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if dx is not None:
                     torch.mm(found.change, narrow_weight, out=dx[part])
                 if dweight is not None:
-                    dweight += found.change.T @ narrow_x[part]
+                    _add_product(dweight, found.change.T, narrow_x[part])
         ctx.save_for_backward(dx, dweight)
         ctx.dtypes = x.dtype, weight.dtype
         ctx.mark_non_differentiable(losses)

@@ -11,7 +11,15 @@ from torch.nn import init
 from torch.nn.functional import embedding, gelu, silu
 
 from statetrack._typing import Float, Int
-from statetrack.layers.parts import LayerNorm, RMSNorm, in_halves, in_kernels, linear
+from statetrack.layers.parts import (
+    LayerNorm,
+    RMSNorm,
+    has_hooks,
+    in_halves,
+    in_kernels,
+    linear,
+    of_few_rows,
+)
 from statetrack.models.config import BackboneConfig
 
 __all__ = ["MLP", "Embedding", "dropout", "look_up", "make_norm"]
@@ -51,6 +59,19 @@ class MLP(nn.Module):
             return self.down_proj(gated_by_silu(self.up_proj(x)))
         gate, up = in_halves(self.up_proj, x)
         return self.down_proj(self.activation(gate) * up)
+
+    def onto(
+        self, x: Float[Tensor, "batch time d_model"], norm: nn.Module
+    ) -> Float[Tensor, "batch time d_model"] | None:
+        """x + self(norm(x)) as two kernels, for a few tokens; None where they cannot do it."""
+        if not isinstance(norm, RMSNorm) or norm.groups > 1 or self.activation is not silu:
+            return None
+        if has_hooks(self) or has_hooks(norm) or not of_few_rows(x, self.up_proj, self.down_proj):
+            return None
+        from statetrack.ops._triton.few import few_rows
+
+        hidden = few_rows(x, self.up_proj.weight, norm=norm.weight, eps=norm.eps, gated=True)
+        return few_rows(hidden, self.down_proj.weight, onto=x)
 
 
 def dropout(
