@@ -60,7 +60,16 @@ QUESTIONS = (
     Question(
         "groups",
         "Does [-1, 1] matter for parity and groups?",
-        ("parity-diagonal", "chomsky", "s5", "z60", "signed-gates", "householders", "puzzles"),
+        (
+            "parity-diagonal",
+            "parity-far",
+            "chomsky",
+            "s5",
+            "z60",
+            "signed-gates",
+            "householders",
+            "puzzles",
+        ),
         "Parity needs an eigenvalue at -1. A permutation is a product of reflections, which have "
         "one at -1 each. With [0, 1] a state can be kept or forgotten, but not moved.",
     ),
