@@ -115,6 +115,7 @@ class Stacked(TaskExecutor):
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._train: Callable[[int], None] = self._train_steps
         self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(self.validation)
+        self._read_by_graphs: Layout | Batch | None = None
         self._captured = not on_gpu
 
     # ------------------------------------------------------------------------------- training
@@ -209,7 +210,11 @@ class Stacked(TaskExecutor):
     # -------------------------------------------------------------------------------- CUDA graphs
 
     def _capture(self) -> None:
-        """Turns steps and evaluation into CUDA graphs; leaves all numbers as they were."""
+        """Turns steps and evaluation into CUDA graphs; leaves all numbers as they were.
+
+        What a graph reads from outside of its own memory must stay in its place as long as the
+        graph: `_read_by_graphs` does, or the next capture would give that memory back.
+        """
         numbers = self.buffers.snapshot()
         drawn = [stream.get_state() for stream in self.feed.streams]
         capture = self._capture_drawing_beside if self.feed.together == 1 else self._capture_blocks
@@ -241,7 +246,7 @@ class Stacked(TaskExecutor):
 
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            batch = next_batch().clone()
+            batch = self._read_by_graphs = next_batch().clone()
             for _ in range(WARM_UP):
                 batch.copy_(next_batch())
                 self._train_step(batch)
@@ -282,7 +287,7 @@ class Stacked(TaskExecutor):
 
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            block = self.feed.draw()
+            block = self._read_by_graphs = self.feed.draw()
             for _ in range(WARM_UP):
                 train_step(block)
             self._tally(self.validation)
