@@ -89,10 +89,11 @@ RECIPES: dict[str, Recipe] = {
     "selective_copying": Recipe(from_start=True),
     "chess": Recipe(
         batch=128,
-        steps=10_000,
+        steps=6000,
         times=4,
         seeds=(0, 1, 2),
         d_model=256,
+        rate=3e-3,  # the published one of this width
         options={"num_heads": 4, "head_dim": 48, "value_dim": 96},
         block={"mlp_dim": 1024},
     ),
