@@ -8,7 +8,6 @@ from statetrack.experiments.applied import APPLIED
 from statetrack.experiments.chomsky import CHOMSKY
 from statetrack.experiments.parity_diagonal import PARITY_DIAGONAL
 from statetrack.experiments.parity_far import PARITY_FAR
-from statetrack.experiments.repl_far import REPL_FAR
 from statetrack.experiments.signed_gates import SIGNED_GATES
 from statetrack.experiments.words import HOUSEHOLDERS, S5, Z60
 
@@ -23,7 +22,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         SIGNED_GATES,
         HOUSEHOLDERS,
         *APPLIED,
-        REPL_FAR,
     )
 }
 STATES = "states"

@@ -24,7 +24,6 @@ PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("signed-gates", "paper", "ran"),
     ("householders", "paper", "iclr"),
     ("repl", "quick", "iclr"),
-    ("repl-far", "quick", "iclr"),
     ("boxes", "quick", "iclr"),
     ("puzzles", "quick", "iclr"),
     ("recall", "quick", "iclr"),

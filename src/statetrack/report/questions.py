@@ -80,7 +80,7 @@ QUESTIONS = (
     Question(
         "code",
         "Does [-1, 1] matter for traces of code and for boxes?",
-        ("repl", "repl-far", "boxes"),
+        ("repl", "boxes"),
         "A swap of two variables, or of the contents of two boxes, is one reflection. Replacing "
         "and emptying are not: there both ranges should do alike.",
     ),
