@@ -1,7 +1,7 @@
 """Parity far beyond training: what it takes for DeltaNet [-1, 1] to be right to 16,384 bits.
 
-The paper's two layers lose count slowly: their keys also see the three bits before, through the
-convolution. Here is one layer without it, trained on up to 256 bits instead of 40, and what becomes
+By the paper's recipe two layers lose count slowly: their keys also see the three bits before,
+through the convolution. Here is one layer without it, trained on up to 256 bits instead of 40, and what becomes
 of it when one thing is as in the paper: the convolution, the lengths, the second layer, the range.
 """
 
