@@ -8,7 +8,7 @@ import torch
 from statetrack import tasks
 from statetrack.models import paper_config
 from statetrack.runs import Record
-from statetrack.training import Engine, EvaluationConfig, OptimizerConfig, RunConfig
+from statetrack.training import Engine, EvaluationConfig, OptimizerConfig, RunConfig, feed
 from statetrack.training.eager import Eager
 
 pytestmark = [
@@ -124,3 +124,25 @@ def test_streams_are_drawn_as_alone(name: str) -> None:
         alone = task.sample(8, 32, generator=generator, device="cuda")
         assert torch.equal(together.tokens[8 * run : 8 * run + 8], alone.tokens)
         assert torch.equal(together.targets[8 * run : 8 * run + 8], alone.targets)
+
+
+def test_batches_drawn_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph for a block of batches, one for a step: as alone, and as before when cut within."""
+    monkeypatch.setattr(feed, "batches_at_once", lambda config, device: 7)
+    runs = configs("DeltaNet")
+    whole = list(Engine(runs, device="cuda"))
+    for r, config in enumerate(runs):
+        alone = Engine([config], device="cuda", executor=Eager)
+        expected = losses([rows[0] for rows in alone])
+        assert losses([rows[r] for rows in whole]) == pytest.approx(expected, rel=LOSS_TOLERANCE)
+    cut = Engine(runs, device="cuda")
+    steps = iter(cut)
+    next(steps)
+    next(steps)
+    again = Engine(runs, device="cuda")
+    for r in range(len(runs)):
+        again.restore(r, *cut.state(r))
+    rest = list(again)
+    for r in range(len(runs)):
+        expected = losses([new[r] for new in whole])[2:]
+        assert losses([new[r] for new in rest]) == pytest.approx(expected, rel=1e-6)

@@ -70,3 +70,15 @@ def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
     assert not half.complete
     line = pairs_table([half], link)[-1]
     assert "not run: `" in line and "parity DeltaNet [0, 1]" in line and "0.850" in line
+
+
+def test_a_pair_is_found_by_its_settings_where_labels_tell_more_of_one_range(
+    tmp_path: Path,
+) -> None:
+    """Two widths with [-1, 1] and one with [0, 1]: only the labels of the former name a width."""
+    wide, narrow = tiny.model(conv_size=4), tiny.model(conv_size=0)
+    usual = tiny.model(conv_size=4, eigen_range=(0.0, 1.0))
+    plan = toy_plan(configs=tuple(parity(model=model) for model in (wide, narrow, usual)))
+    (pair,) = pairs({plan.folder: cells(plan, [])}, QUESTION)
+    assert pair.usual.label == "DeltaNet [0, 1]"
+    assert pair.extended.label == "DeltaNet [-1, 1] (conv_size=4)"

@@ -141,9 +141,9 @@ def test_a_step_in_groups_is_the_same_step(
         one = Engine([config]).executor
         assert isinstance(one, Eager)
         one.model.double()
-        batch = one._next_batch()
+        batch = one.feed.next()
         assert len(narrow(batch, 8)) == (4 if work == 1 else 1)
-        monkeypatch.setattr(one, "_next_batch", lambda batch=batch: batch)
+        monkeypatch.setattr(one.feed, "next", lambda batch=batch: batch)
         loss, right, norm = one._train_step(0)
         gradients = [weight.grad for weight in one.model.parameters()]
         steps.append([loss, right.double(), norm, *gradients])

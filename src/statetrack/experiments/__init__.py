@@ -7,12 +7,22 @@ from statetrack.experiments._base import Version as Version
 from statetrack.experiments.applied import APPLIED
 from statetrack.experiments.chomsky import CHOMSKY
 from statetrack.experiments.parity_diagonal import PARITY_DIAGONAL
+from statetrack.experiments.parity_far import PARITY_FAR
 from statetrack.experiments.signed_gates import SIGNED_GATES
 from statetrack.experiments.words import HOUSEHOLDERS, S5, Z60
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (PARITY_DIAGONAL, CHOMSKY, S5, Z60, SIGNED_GATES, HOUSEHOLDERS, *APPLIED)
+    for experiment in (
+        PARITY_DIAGONAL,
+        PARITY_FAR,
+        CHOMSKY,
+        S5,
+        Z60,
+        SIGNED_GATES,
+        HOUSEHOLDERS,
+        *APPLIED,
+    )
 }
 STATES = "states"
 STATES_ALIASES = ("figure-2", "figure2")

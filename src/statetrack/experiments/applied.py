@@ -44,6 +44,7 @@ class Recipe:
     Attributes:
         times: how much longer the longest test sequences are than those trained on.
         from_start: whether test lengths begin where training does, for tasks that ask at the end.
+        rate: of the quick scale; the paper's has `RATES`.
         options: of the layers of the DeltaNet family.
         block: what is around the layers.
     """
@@ -55,6 +56,7 @@ class Recipe:
     from_start: bool = False
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     d_model: int = 128
+    rate: float = RATE
     options: Mapping[str, Any] = field(default_factory=dict)
     block: Mapping[str, Any] = field(default_factory=dict)
 
@@ -70,7 +72,16 @@ RECIPES: dict[str, Recipe] = {
     "boxes": Recipe(batch=128),
     "boxes_mixed": Recipe(batch=128),
     "boxes_no_swap": Recipe(batch=128),
-    "cube": Recipe(batch=512, steps=20_000),
+    # One layer and nothing around it, so that a move has as many reflections as the layer; small
+    # heads, and no convolution, because a move is one token (docs/measurements/log.md).
+    "cube": Recipe(
+        layers=1,
+        batch=256,
+        steps=15_000,
+        rate=3e-3,
+        options={"num_heads": 8, "conv_size": 0, "qk_silu": False},
+        block={"mlp": "none"},
+    ),
     "lights_out": Recipe(batch=512, steps=10_000),
     "mqar": Recipe(steps=10_000, times=8, from_start=True),
     "mqar_forgetting": Recipe(steps=10_000, from_start=True),
@@ -78,10 +89,11 @@ RECIPES: dict[str, Recipe] = {
     "selective_copying": Recipe(from_start=True),
     "chess": Recipe(
         batch=128,
-        steps=10_000,
+        steps=6000,
         times=4,
         seeds=(0, 1, 2),
         d_model=256,
+        rate=3e-3,  # the published one of this width
         options={"num_heads": 4, "head_dim": 48, "value_dim": 96},
         block={"mlp_dim": 1024},
     ),
@@ -117,6 +129,8 @@ def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[Run
     recipe, (layer, options, has_range) = RECIPES[task], known[model]
     if layer in DELTA:
         options = {**options, **recipe.options}
+    if layer == "GatedDeltaNet":
+        options.pop("qk_silu", None)  # it always has SiLU
     if has_range != (between is not None):
         raise ValueError(f"{model} has {'a' if has_range else 'no'} range, but it is {between}")
     long = scale == "paper"
@@ -141,7 +155,7 @@ def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[Run
             log_every=250,
             checkpoint_every=2500,
         )
-        for rate in (RATES if long else (RATE,))
+        for rate in (RATES if long else (recipe.rate,))
         for seed in recipe.seeds
     ]
     return [_smoke(runs[0])] if scale == "smoke" else runs

@@ -14,6 +14,7 @@ __all__ = ["LANGUAGE", "PAGES", "plans", "plans_for"]
 
 PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("parity-diagonal", "paper", "iclr"),
+    ("parity-far", "quick", "iclr"),
     ("chomsky", "paper", "ran"),
     ("chomsky", "quick", "iclr"),
     ("chomsky", "paper", "iclr"),

@@ -17,6 +17,7 @@ from statetrack.analysis.exact_file import exact_files
 from statetrack.experiments.plan import Plan
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.report.cells import Cell, all_cells, summary_rows
+from statetrack.report.chess import chess_picture, chess_tables
 from statetrack.report.entries import MADE_IN
 from statetrack.report.exact import ExactRow, exact_rows
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture
@@ -164,6 +165,7 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
 # -- pages of questions -------------------------------------------------------------------------
 
 QUESTION = "<!-- Made by `{command}` from the runs. -->\n\n# {title}\n\n{answer}\n"
+CHESS = "chess"
 LANGUAGE_TITLE = "Does [-1, 1] matter for language models?"
 LANGUAGE_WHY = (
     "Code and mathematics have brackets to close, variables to follow and proofs to carry on, "
@@ -201,8 +203,12 @@ def _question_pages(
     for question in QUESTIONS:
         mine = pairs(tables, question)
         picture = pairs_picture(f"question-{question.name}", question.title, mine)
+        drawn = [picture]
         rest = ["", question.why, "", *pairs_table(mine, site.link)]
-        found[question.name] = made(question.title, answer(question, mine), [picture], rest)
+        if question.name == CHESS:
+            drawn = [chess_picture("chess-plies", mine) or picture]
+            rest += chess_tables(mine)
+        found[question.name] = made(question.title, answer(question, mine), drawn, rest)
     kin, told = families(study), differences(families(study))
     drawn = [
         position_picture(f"language-{_slug(layer)}-position", layer, kin, told)

@@ -3,17 +3,21 @@
 Every number and every verdict is made from the runs, so that a new run changes the page.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from statetrack.experiments.chomsky import SIGNED
+from statetrack.experiments.recipes import rebuilt
 from statetrack.report import looks
 from statetrack.report.cells import Cell
 from statetrack.report.entries import MADE_IN
 from statetrack.report.figures import AXES_GREY, DPI, Picture, drawing
 from statetrack.report.page import METRICS
 from statetrack.runs.labels import label, model_label
+from statetrack.runs.selection import cell as cell_of
 from statetrack.runs.selection import values_of
 from statetrack.runs.stored import Place
 
@@ -60,7 +64,16 @@ QUESTIONS = (
     Question(
         "groups",
         "Does [-1, 1] matter for parity and groups?",
-        ("parity-diagonal", "chomsky", "s5", "z60", "signed-gates", "householders", "puzzles"),
+        (
+            "parity-diagonal",
+            "parity-far",
+            "chomsky",
+            "s5",
+            "z60",
+            "signed-gates",
+            "householders",
+            "puzzles",
+        ),
         "Parity needs an eigenvalue at -1. A permutation is a product of reflections, which have "
         "one at -1 each. With [0, 1] a state can be kept or forgotten, but not moved.",
     ),
@@ -156,18 +169,27 @@ def pairs(tables: Mapping[str, Sequence[Cell]], question: Question) -> list[Pair
     found = []
     for table in tables.values():
         mine = [cell for cell in table if cell.plan.experiment in question.experiments]
-        usual = {_key(cell): cell for cell in mine if USUAL in cell.label}
-        found += [
-            Pair(usual[_key(cell)], cell)
-            for cell in mine
-            if EXTENDED in cell.label and _key(cell) in usual
-        ]
+        usual = {key: cell for cell in mine if USUAL in cell.label for key in _keys(cell)}
+        for cell in mine:
+            if EXTENDED in cell.label:
+                other = next((usual[key] for key in _keys(cell) if key in usual), None)
+                found += [] if other is None else [Pair(other, cell)]
     return found
 
 
-def _key(cell: Cell) -> tuple[str, str, str]:
+def _keys(cell: Cell) -> list[tuple[str, str, str]]:
+    """What both cells of a pair have in common: all settings but the range, or else the label.
+
+    The settings come first: a label names only those that its own range has several of.
+    """
+    mixers = [
+        (mixer.layer, {**mixer.options, "eigen_range": SIGNED})
+        for mixer in cell.config.model.backbone.mixers
+    ]
+    config = dataclasses.replace(cell.config, model=rebuilt(cell.config.model, mixers=mixers))
     without = cell.label.replace(EXTENDED, "").replace(USUAL, "")
-    return cell.plan.folder, cell.config.learns.name, without
+    place = cell.plan.folder, cell.config.learns.name
+    return [(*place, cell_of(config)), (*place, without)]
 
 
 def answer(question: Question, found: Sequence[Pair]) -> str:

@@ -108,6 +108,8 @@ class Task:
         judged_by: the metric of a run; by default faultless sequences (`sequence_accuracy`) if
             `dense`, else `scaled_accuracy`.
         depths: of the answers of a batch, by reading its tokens; for test sets.
+        together: how many batches training draws at once on a GPU, where drawing one would take
+            about as long.
         machine: the machine whose outputs are the answers, where there is one. Its letters are
             tokens by the same names; the other tokens (padding, `=`, [BOS]) it does not read.
     """
@@ -130,6 +132,7 @@ class Task:
     parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     judged_by: Metric | None = None
     depths: Callable[[Batch], Depths] | None = None
+    together: int = 1
     machine: Machine | None = None
     _origin: str | dict[str, Any] | None = field(init=False, default=None)
 

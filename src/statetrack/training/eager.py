@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from statetrack import tasks
 from statetrack._typing import Float, Int
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.executor import Stretch, TaskExecutor
+from statetrack.training.feed import Feed
 from statetrack.training.optimizer import make_optimizer
 from statetrack.training.packing import narrow
 from statetrack.training.precision import autocast
@@ -32,7 +32,7 @@ class Eager(TaskExecutor):
         # The weights are drawn on the CPU: the same ones on every device.
         self.model = config.build(torch.Generator("cpu").manual_seed(config.seed)).to(device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
-        self.stream = tasks.generator(self.task, "train", config.data_seed, device)
+        self.feed = Feed(configs, device)
 
     def step(self, first: int, count: int) -> Stretch:
         losses: list[Tensor] = []
@@ -48,7 +48,7 @@ class Eager(TaskExecutor):
         factor = config.schedule.factor(at, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = config.optimizer.lr * factor
-        answers = self._answers(self._next_batch(), self._dice(at))
+        answers = self._answers(self.feed.next(), self._dice(at))
         loss, right = evaluation.loss_and_accuracy(*answers, self.task.labels)
         self.optimizer.zero_grad()
         loss.backward()
@@ -63,12 +63,6 @@ class Eager(TaskExecutor):
             return None
         digest = hashlib.sha256(f"dropout {self.config.seed} {at}".encode()).digest()
         return torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
-
-    def _next_batch(self) -> Batch:
-        low, high = self.config.train_lengths
-        return self.task.sample(
-            self.config.batch, high, min_length=low, generator=self.stream, device=self.device
-        )
 
     def _answers(
         self, batch: Batch, dice: torch.Generator | None
@@ -108,7 +102,7 @@ class Eager(TaskExecutor):
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = value
-        tensors["stream"] = self.stream.get_state()
+        tensors["stream"] = self.feed.state(run)
         return tensors
 
     def restore(self, run: int, tensors: dict[str, Tensor], step: int) -> None:
@@ -120,4 +114,4 @@ class Eager(TaskExecutor):
                 if key != "step" and value.shape != parameter.shape:
                     raise ValueError(f"{key} of {name} has shape {tuple(value.shape)}")
                 self.optimizer.state[parameter][key] = value.to(self.device, copy=True)
-        self.stream.set_state(tensors["stream"])
+        self.feed.restore(run, tensors["stream"], step)

@@ -8,7 +8,8 @@ clipping and end.
 
 On a GPU the forward and backward passes and the update are compiled, and a whole step, from drawing
 the data to the new weights, is one CUDA graph, in which the data of the next step is drawn beside
-the work on this one. Losses leave the device when they are reported.
+the work on this one. Tasks that draw many batches at once have a second graph for that. Losses
+leave the device when they are reported.
 """
 
 import math
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from statetrack import ops, tasks
+from statetrack import ops
 from statetrack._typing import Bool, Float, Int
 from statetrack.layers.registry import BUILT_IN
 from statetrack.models import Tagger
@@ -30,6 +31,7 @@ from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.executor import Stretch, TaskExecutor
+from statetrack.training.feed import Feed
 from statetrack.training.folding import folded, norms_before_projections
 from statetrack.training.optimizer import decays
 from statetrack.training.packing import Layout, in_rows, packed, room_for
@@ -104,9 +106,7 @@ class Stacked(TaskExecutor):
         self.body = _Body(self.model)
         self.buffers = _Buffers(self.configs, weights.to(self.device), self.layout)
         self.weights = self.layout.views(self.buffers.weights)
-        self.streams = [
-            tasks.generator(self.task, "train", c.data_seed, self.device) for c in self.configs
-        ]
+        self.feed = Feed(self.configs, self.device)
 
         on_gpu = self.device.type == "cuda"
         self.room = self._room() if on_gpu else None
@@ -115,6 +115,7 @@ class Stacked(TaskExecutor):
         self._losses, self._update = compiled(self._forward), compiled(_adamw)
         self._train: Callable[[int], None] = self._train_steps
         self._validate: Callable[[], evaluation.Tally] = lambda: self._tally(self.validation)
+        self._read_by_graphs: Layout | Batch | None = None
         self._captured = not on_gpu
 
     # ------------------------------------------------------------------------------- training
@@ -133,18 +134,10 @@ class Stacked(TaskExecutor):
     def _train_steps(self, count: int) -> None:
         """`count` steps of every run, without a word to the host."""
         for _ in range(count):
-            self._train_step(self._next_batch())
+            self._train_step(self._laid_out(self.feed.next()))
 
-    def _next_batch(self) -> Layout:
-        """Every run's next batch, each from its own stream."""
-        low, high = self.config.train_lengths
-        batch = self.task.sample_streams(
-            self.config.batch,
-            high,
-            min_length=low,
-            generators=self.streams,
-            device=self.device,
-        )
+    def _laid_out(self, batch: Batch) -> Layout:
+        """Every run's sequences of a batch."""
         if self.room is None:
             return in_rows(batch, runs=self.runs, dense=self.task.dense)
         return packed(batch, runs=self.runs, room=self.room)
@@ -219,55 +212,106 @@ class Stacked(TaskExecutor):
     def _capture(self) -> None:
         """Turns steps and evaluation into CUDA graphs; leaves all numbers as they were.
 
-        Drawing a batch is many small kernels that leave the device idle, so they run beside a
-        step's work and draw for the next one: one graph draws the first batch, one trains and
-        draws, and one trains on the last batch, so that after it no run's stream is ahead.
+        What a graph reads from outside of its own memory must stay in its place as long as the
+        graph: `_read_by_graphs` does, or the next capture would give that memory back.
         """
         numbers = self.buffers.snapshot()
-        drawn = [stream.get_state() for stream in self.streams]
-        side = torch.cuda.Stream(self.device, priority=-1)  # small kernels first
+        drawn = [stream.get_state() for stream in self.feed.streams]
+        capture = self._capture_drawing_beside if self.feed.together == 1 else self._capture_blocks
+        self._train = capture(torch.cuda.Stream(self.device, priority=-1))  # small kernels first
+        judge = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(judge):
+            counted = self._tally(self.validation)
+
+        def validate() -> evaluation.Tally:
+            judge.replay()
+            return counted
+
+        self._validate = validate
+        self.buffers.set(numbers)
+        for stream, state in zip(self.feed.streams, drawn, strict=True):
+            stream.set_state(state)
+        self._captured = True
+
+    def _capture_drawing_beside(self, side: torch.cuda.Stream) -> Callable[[int], None]:
+        """Drawing a batch is many small kernels that leave the device idle.
+
+        So they run beside a step's work and draw for the next one: one graph draws the first batch,
+        one trains and draws, and one trains on the last batch, so that after it no run's stream is
+        ahead.
+        """
+
+        def next_batch() -> Layout:
+            return self._laid_out(self.feed.draw())
+
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            batch = self._next_batch().clone()
+            batch = self._read_by_graphs = next_batch().clone()
             for _ in range(WARM_UP):
-                batch.copy_(self._next_batch())
+                batch.copy_(next_batch())
                 self._train_step(batch)
             self._tally(self.validation)
         torch.cuda.current_stream(self.device).wait_stream(side)
 
-        draw, step, last, judge = (torch.cuda.CUDAGraph() for _ in range(4))
-        for stream in self.streams:
+        draw, step, last = (torch.cuda.CUDAGraph() for _ in range(3))
+        for stream in self.feed.streams:
             draw.register_generator_state(stream)
             step.register_generator_state(stream)
         with torch.cuda.graph(draw):
-            batch.copy_(self._next_batch())
+            batch.copy_(next_batch())
         with torch.cuda.graph(step):
             side.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(side):
-                later = self._next_batch()
+                later = next_batch()
             self._train_step(batch)
             torch.cuda.current_stream(self.device).wait_stream(side)
             batch.copy_(later)
         with torch.cuda.graph(last, pool=step.pool()):
             self._train_step(batch)
-        with torch.cuda.graph(judge):
-            counted = self._tally(self.validation)
 
         def train(count: int) -> None:
             draw.replay()
             for _ in range(count - 1):
                 step.replay()
             last.replay()
+            self.feed.step += count
 
-        def validate() -> evaluation.Tally:
-            judge.replay()
-            return counted
+        return train
 
-        self._train, self._validate = train, validate
-        self.buffers.set(numbers)
-        for stream, state in zip(self.streams, drawn, strict=True):
-            stream.set_state(state)
-        self._captured = True
+    def _capture_blocks(self, side: torch.cuda.Stream) -> Callable[[int], None]:
+        """One graph draws a block of batches, one trains on that batch of it whose turn it is."""
+
+        def train_step(block: Batch) -> None:
+            which = (self.buffers.step % self.feed.together)[None]
+            self._train_step(self._laid_out(self.feed.part(block, which)))
+
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            block = self._read_by_graphs = self.feed.draw()
+            for _ in range(WARM_UP):
+                train_step(block)
+            self._tally(self.validation)
+        torch.cuda.current_stream(self.device).wait_stream(side)
+
+        draw, step = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        for stream in self.feed.streams:
+            draw.register_generator_state(stream)
+        with torch.cuda.graph(draw):
+            new = self.feed.draw()
+            block.tokens.copy_(new.tokens)
+            block.targets.copy_(new.targets)
+            block.mask.copy_(new.mask)
+        with torch.cuda.graph(step):
+            train_step(block)
+
+        def train(count: int) -> None:
+            for _ in range(count):
+                if self.feed.begins_block():
+                    draw.replay()
+                step.replay()
+                self.feed.step += 1
+
+        return train
 
     # -------------------------------------------------------------------------------- state
 
@@ -285,7 +329,7 @@ class Stacked(TaskExecutor):
                 tensors[f"optimizer.{key}.{name}"] = value[0].detach().clone()
         for name in self.weights:
             tensors[f"optimizer.step.{name}"] = self.buffers.step.float().cpu()
-        tensors["stream"] = self.streams[run].get_state()
+        tensors["stream"] = self.feed.state(run)
         return tensors
 
     def restore(self, run: int, tensors: dict[str, Tensor], step: int) -> None:
@@ -301,7 +345,7 @@ class Stacked(TaskExecutor):
                     raise ValueError(f"{prefix} of {name} has shape {tuple(value.shape)}")
             with torch.no_grad():
                 target[run].copy_(self.layout.flat(named))
-        self.streams[run].set_state(tensors["stream"])
+        self.feed.restore(run, tensors["stream"], step)
         self.buffers.step.fill_(step)
 
 

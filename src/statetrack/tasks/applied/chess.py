@@ -42,6 +42,9 @@ LABELS: tuple[int, ...] = (*(13,) * 64, 2, *(2,) * 4, 9, 3, *(256,) * 4)
 PARTS = {"board": (0, 64), "position": (0, 71)}
 """Labels that are also judged alone: the squares, and all but the two counters."""
 TRAIN, EVALUATE = LengthRange(128, 128), LengthRange(512, 512)
+TOGETHER = 32
+"""Batches that are drawn at once on a GPU: a ply there is a chain of small kernels, whose number
+does not grow with that of the games."""
 
 
 class Move(NamedTuple):
@@ -230,7 +233,7 @@ class Position(NamedTuple):
         """The first position of `games` games."""
         zeros = torch.zeros(games, dtype=torch.long, device=device)
         return Position(
-            pieces=_START.on(device).expand(games, -1),
+            pieces=_START.on(device).repeat(games, 1),
             black=zeros.bool(),
             rights=torch.ones(games, 4, dtype=torch.bool, device=device),
             passed=zeros + NONE,
@@ -383,6 +386,7 @@ def chess() -> Task:
         fixed_length=True,
         num_tokens=_num_tokens,
         sampler=_sample,
+        together=TOGETHER,
     )
 
 
