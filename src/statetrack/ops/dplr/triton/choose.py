@@ -2,10 +2,12 @@
 
 | state         | v        | K         | V        | longest   | kernels      |
 |---------------|----------|-----------|----------|-----------|--------------|
-| float32       | bfloat16 | 33 to 128 | above 32 | from 32   | chunked.py   |
+| float32       | bfloat16 | 33 to 128 | above 32 | `SHORTEST`| chunked.py   |
 | anything else |          |           |          |           | recurrent.py |
 
-`longest` is the number of tokens of the longest sequence. Why, in numbers: ../README.md.
+`longest` is the number of tokens of the longest sequence, `SHORTEST` the fewest that go in chunks.
+It is None, and nothing does, until the tiles in use have passed tests/gpu/test_dplr_chunked.py
+together; 32 is what the times say. Why, in numbers: ../README.md.
 """
 
 import torch
@@ -20,7 +22,7 @@ from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["dplr", "runs_in_chunks"]
 
-SHORTEST: int | None = 32  # tokens of the longest sequence that goes in chunks; None: none does
+SHORTEST: int | None = None
 
 
 def dplr(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
