@@ -1,8 +1,9 @@
 """Parity far beyond training: what it takes for DeltaNet [-1, 1] to be right to 16,384 bits.
 
 By the paper's recipe two layers lose count slowly: their keys also see the three bits before,
-through the convolution. Here is one layer without it, trained on up to 256 bits instead of 40, and what becomes
-of it when one thing is as in the paper: the convolution, the lengths, the second layer, the range.
+through the convolution. Here is one layer without it, trained on up to 256 bits instead of 40, and
+what becomes of it when one thing is as in the paper: the convolution, the lengths, the second
+layer, the range.
 """
 
 from statetrack.experiments._base import Experiment, Scale, Version, shrink

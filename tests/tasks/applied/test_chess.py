@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from statetrack import tasks
 from statetrack.tasks import IGNORE
@@ -174,3 +175,23 @@ def test_moves_are_uniform_and_games_end() -> None:
 )
 def test_draws(fen: str, over: bool) -> None:
     assert drawn(position_of([oracle.Board(fen)])).tolist() == [over]
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_more_games_are_no_more_operations() -> None:
+    """Which is why training draws many batches at once where operations wait for their launch."""
+    counts = []
+    for games in (2, 64):
+        with Counting() as counting:
+            draw("chess", games, 3)
+        counts.append(counting.count)
+    assert counts[0] == counts[1] > 100

@@ -2,12 +2,10 @@
 
 | state         | v        | K         | V        | longest   | kernels      |
 |---------------|----------|-----------|----------|-----------|--------------|
-| float32       | bfloat16 | 33 to 128 | above 32 | `SHORTEST`| chunked.py   |
+| float32       | bfloat16 | 33 to 128 | above 32 | from 32   | chunked.py   |
 | anything else |          |           |          |           | recurrent.py |
 
-`longest` is the number of tokens of the longest sequence, `SHORTEST` the fewest that go in chunks.
-It is None, and nothing does, until the tiles in use have passed tests/gpu/test_dplr_chunked.py
-together; 32 is what the times say. Why, in numbers: ../README.md.
+`longest` is the number of tokens of the longest sequence. Why, in numbers: ../README.md.
 """
 
 import torch
@@ -22,7 +20,7 @@ from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["dplr", "runs_in_chunks"]
 
-SHORTEST: int | None = None
+SHORTEST = 32  # tokens of the longest sequence that goes in chunks
 
 
 def dplr(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
@@ -36,7 +34,7 @@ def dplr(inputs: Inputs, packing: Packing | None = None) -> tuple[Tensor, Tensor
 
 def runs_in_chunks(k: Tensor, v: Tensor, dtype: torch.dtype, longest: int) -> bool:
     """Whether the form in chunks is taken, for a state of this dtype."""
-    if SHORTEST is None or longest < SHORTEST:
+    if longest < SHORTEST:
         return False
     fits = 32 < k.shape[3] <= 128 and v.shape[3] > 32
     return bool(fits and v.dtype == torch.bfloat16 and dtype == torch.float32)
