@@ -65,7 +65,7 @@ def test_the_answer_is_in_the_first_sentence(root: Path) -> None:
     heads = heads_answer(asked(root))
     assert heads.startswith("In DeltaNet [-1, 1] 25.1 % of all tokens and heads")
     assert "1 of 4 heads are below 0 on more than half" in heads
-    assert "Below -0.5 is most frequent on tokens of the class opening bracket (45.0 %)" in heads
+    assert "Below 0 is most frequent on tokens of the class opening bracket (90.0 %)" in heads
     assert heads_answer([]).startswith("Not known")
 
 

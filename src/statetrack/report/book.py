@@ -141,7 +141,8 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
         f"| [{LANGUAGE}](#{LANGUAGE}) | language models, pairs that differ in the range alone "
         f"| {len(study)} runs |"
     )
-    sections += [f"\n## {LANGUAGE}\n", stories.get(LANGUAGE, ""), ""]
+    story = stories.get(LANGUAGE, "")
+    sections += [f"\n## {LANGUAGE}\n", story, ""]
     sections += [*language_tables(study, site.link), *probe_tables(study, site.link)]
     if exact:
         proved = sum(row.record.exact for row in exact)
@@ -158,7 +159,7 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     ]
     summary += language_rows(study, root)
     inner = _Site(root, page.with_suffix("") / "page.md", f"../images/{page.stem}")
-    pages = _question_pages(tables, study, inner, pictures, command, page.name)
+    pages = _question_pages(tables, study, inner, pictures, command, page.name, story)
     return Book(text, pages, pictures, summary)
 
 
@@ -176,7 +177,7 @@ HEADS_WHY = (
     "An eigenvalue of 1 keeps what a head has stored under a key, 0 forgets it, and -1 turns it "
     "over. For DeltaNet it is 1 - β. A head that only ever overwrites has no use for less than 0. "
     "Training begins with β near 1, so that half of all eigenvalues are a little below 0 before "
-    "anything is learnt: what is below -0.5 was learnt."
+    "anything is learnt: what is left there, or is below -0.5, was learnt."
 )
 
 
@@ -187,8 +188,9 @@ def _question_pages(
     pictures: dict[str, Picture],
     command: str,
     page: str,
+    story: str,
 ) -> dict[str, str]:
-    """File name -> the page: the answer, one picture, the table."""
+    """File name -> the page: the answer, one picture, the table. `story` is of language models."""
 
     def made(title: str, answer: str, drawn: Sequence[Picture | None], rest: list[str]) -> str:
         lines = [QUESTION.format(command=command, title=title, answer=answer)]
@@ -214,7 +216,7 @@ def _question_pages(
         position_picture(f"language-{_slug(layer)}-position", layer, kin, told)
         for layer in dict.fromkeys(one.layer for one in kin)
     ]
-    rest = ["", LANGUAGE_WHY, "", *language_tables(study, site.link)]
+    rest = ["", LANGUAGE_WHY, "", story, "", *language_tables(study, site.link)]
     rest += probe_tables(study, site.link)
     found["language"] = made(LANGUAGE_TITLE, language_answer(study), drawn, rest)
     drawn = []

@@ -152,7 +152,7 @@ def _draw_difference(axes: "Axes", told: Sequence[Difference]) -> None:
 
 
 def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | None:
-    """A square for each head: the share of tokens on which its lowest eigenvalue is below -0.5."""
+    """A square for each head: the share of tokens on which its lowest eigenvalue is below 0."""
     if not found.get("heads"):
         return None
     make, context = drawing()
@@ -164,16 +164,17 @@ def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | 
     figure.subplots_adjust(left=0.7 / figure.get_figwidth(), right=0.99, top=0.82, bottom=0.24)
     shares = [[math.nan] * layers for _ in range(heads)]
     for one in found["heads"]:
-        shares[one["head"]][one["layer"] - 1] = one["below_half"]
-    axes.imshow(shares, cmap=_shades(), vmin=0, vmax=1, aspect="auto")
+        shares[one["head"]][one["layer"] - 1] = one["below_0"]
+    most = max(0.1, max(one["below_0"] for one in found["heads"]))
+    axes.imshow(shares, cmap=_shades(), vmin=0, vmax=most, aspect="auto")
     for row, values in enumerate(shares):
         for column, share in enumerate(values):
             if not math.isnan(share):
-                ink = "white" if share > 0.55 else "black"
+                ink = "white" if share > 0.55 * most else "black"
                 axes.text(
                     column,
                     row,
-                    f"{100 * share:.0f}",
+                    f"{100 * share:.1f}",
                     ha="center",
                     va="center",
                     fontsize=8,
@@ -183,7 +184,7 @@ def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | 
     axes.set_yticks(range(heads), [str(i) for i in range(heads)], fontsize=8)
     axes.grid(visible=False)
     axes.set(xlabel="layer", ylabel="head")
-    axes.set_title(f"{label}: % of tokens with an eigenvalue below -0.5", fontsize=9, loc="left")
+    axes.set_title(f"{label}: % of tokens with an eigenvalue below 0", fontsize=9, loc="left")
     return Picture(name, f"{label}: heads with negative eigenvalues", figure)
 
 

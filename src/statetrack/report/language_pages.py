@@ -35,7 +35,7 @@ DOMAINS = ("code", "math", "prose")
 TRAINED = 2048
 COMMAND = (
     "python -m statetrack.experiments.language study --shards shards --models {models} --tokens "
-    "1.3e8 --out runs/language"
+    "1e8 --batch 32 --compile --out runs/language"
 )
 PAPER = (
     "The paper trains DeltaNet with 340M and 1.3B parameters on web text. It finds a lower "
@@ -83,10 +83,11 @@ def language_answer(asked: Sequence[Asked]) -> str:
         numbers = ", ".join(
             f"{one.domain} {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})" for one in mine
         )
+        seeds = len(mine[0].seeds)
         said.append(
             f"With [-1, 1] the loss of {layer} is {'; '.join(parts)}. The difference to [0, 1] at "
             f"the length of training, in nats a token with 95 % intervals over text: {numbers}, "
-            f"{len(mine[0].seeds)} seed{'s' * (len(mine[0].seeds) != 1)}."
+            + (f"{seeds} seeds." if seeds > 1 else "one seed, so that of others nothing is known.")
         )
     return " ".join(said)
 
@@ -261,15 +262,15 @@ def heads_answer(asked: Sequence[Asked]) -> str:
         often = [head for head in heads["heads"] if head["below_0"] > 0.5]
         never = [head for head in heads["heads"] if head["below_0"] < 0.01]
         counted = [item for item in heads["by_class"].items() if item[1]["tokens"] >= LEAST_TOKENS]
-        classes = sorted(counted, key=lambda item: -item[1]["below_half"])
+        classes = sorted(counted, key=lambda item: -item[1]["below_0"])
         (most, first), (least, last) = classes[0], classes[-1]
         said.append(
             f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
             f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5. "
             f"{len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
-            f"tokens, {len(never)} on fewer than one in a hundred. Below -0.5 is most frequent on "
-            f"tokens of the class {most} ({_percent(first['below_half'])}) and least on {least} "
-            f"({_percent(last['below_half'])})."
+            f"tokens, {len(never)} on fewer than one in a hundred. Below 0 is most frequent on tokens "
+            f"of the class {most} ({_percent(first['below_0'])}) and least on {least} "
+            f"({_percent(last['below_0'])})."
         )
     return " ".join(said)
 
@@ -280,14 +281,14 @@ def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
     for family, one in looked_at(asked):
         heads, file = one.answers["heads"], Place(one.files["heads"])
         read = ", ".join(f"{count:,} of {name}" for name, count in heads["tokens"].items())
-        order = sorted(heads["heads"], key=lambda h: (-h["below_half"], -h["below_0"]))
+        order = sorted(heads["heads"], key=lambda h: (-h["below_0"], -h["below_half"]))
         lines += [
             f"\n### {family.label}, seed {one.seed}\n",
             f"Tokens read: {read}. Shares are of tokens and heads, over all layers.\n",
             "| class of token | tokens | mean eigenvalue | below 0 | below -0.5 |",
             "|---|--:|--:|--:|--:|",
         ]
-        classes = sorted(heads["by_class"].items(), key=lambda item: -item[1]["below_half"])
+        classes = sorted(heads["by_class"].items(), key=lambda item: -item[1]["below_0"])
         for name, numbers in classes:
             mean = link(f"{numbers['mean']:z.3f}", file)
             lines.append(
@@ -296,8 +297,8 @@ def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
             )
         domains = list(heads["by_domain"])
         lines += [
-            f"\nThe {min(SHOWN_HEADS, len(order))} heads that are below -0.5 most often, and then "
-            "below 0, with the tokens on which they are lowest (mean, of tokens read at least "
+            f"\nThe {min(SHOWN_HEADS, len(order))} heads that are below 0 most often, with "
+            "the tokens on which they are lowest (mean, of tokens read at least "
             f"{heads['settings']['least']} times).\n",
             "| layer | head | below -0.5 | below 0 | "
             + " | ".join(f"below 0 on {name}" for name in domains)
