@@ -268,8 +268,8 @@ def heads_answer(asked: Sequence[Asked]) -> str:
             f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
             f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5. "
             f"{len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
-            f"tokens, {len(never)} on fewer than one in a hundred. Below 0 is most frequent on tokens "
-            f"of the class {most} ({_percent(first['below_0'])}) and least on {least} "
+            f"tokens, {len(never)} on fewer than one in a hundred. Below 0 is most frequent on "
+            f"tokens of the class {most} ({_percent(first['below_0'])}) and least on {least} "
             f"({_percent(last['below_0'])})."
         )
     return " ".join(said)
