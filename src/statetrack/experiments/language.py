@@ -205,7 +205,7 @@ def study(arguments: argparse.Namespace) -> int:
         size=arguments.size,
         models=arguments.models,
         tokens=arguments.tokens,
-        seeds=range(arguments.seeds),
+        seeds=arguments.seeds,
         lr=arguments.lr,
         evaluation=PretrainEvaluationConfig(every=2 * eighth),
         checkpoint_every=eighth,
@@ -421,7 +421,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs.add_argument("--size", default="60M")
     runs.add_argument("--models", default="pair", choices=list(MODELS))
     runs.add_argument("--tokens", type=float, default=0.5e9)
-    runs.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
+    runs.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     runs.add_argument("--lr", type=float)
     runs.add_argument("--batch", type=int, help="sequences a step, if not the recipe's")
     runs.add_argument("--micro-batch", type=int)
