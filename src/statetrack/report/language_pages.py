@@ -3,6 +3,7 @@
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -324,9 +325,10 @@ def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
 
 def _code(token: str) -> str:
     """A token as code that stays in a cell of a table."""
-    shown = repr(token)[1:-1].replace("|", "\\|")
-    fence = "``" if "`" in shown else "`"
-    return f"{fence}{shown.replace(' ', '␣')}{fence}" if shown else "`\\0`"
+    shown = repr(token)[1:-1].replace("|", "\\|").replace(" ", "␣")
+    if "`" in shown:
+        return f"<code>{escape(shown).replace('`', '&#96;')}</code>"
+    return f"`{shown}`" if shown else "`\\0`"
 
 
 # -- summary.json -------------------------------------------------------------------------------
