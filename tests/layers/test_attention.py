@@ -1,7 +1,10 @@
 """Attention against the softmax written out, its cache, its window, its packed sequences."""
 
 import math
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +140,14 @@ def test_vmap_over_runs_keeps_shared_heads_windows_and_packed_rows(window: int |
         want = layer(x[index], cu_seqlens=ops.Packing(offsets[index], 9))[0]
         assert relative_error(together[index], want) < 1e-12
         assert relative_error(plain[index], layer(x[index])[0]) < 1e-12
+
+
+def test_compiled_it_is_still_one_kernel() -> None:
+    """Written out, the scores of all pairs of tokens would be kept for the backward pass."""
+    script = Path(__file__).with_name("compile_attention.py")  # without the hook on shapes
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["alone:", "fused", "mapped:", "written", "out"]
 
 
 # ------------------------------------------------------------------------------------- the cache

@@ -22,6 +22,7 @@ from statetrack.layers.parts import (
 )
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import Transitions, not_linear
+from statetrack.ops.packing import may_look
 
 __all__ = ["Attention"]
 
@@ -243,7 +244,7 @@ class Attention(Layer):
         plain = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
         if isinstance(state, _Roomy) and not plain:
             return self._attend_in_room(q, new, state)
-        if plain or _mapped() or torch.compiler.is_compiling():
+        if plain or torch.compiler.is_compiling() or _mapped(q):
             seen = _joined(state, new)
             after = _newest(seen, self.window)
         else:
@@ -382,14 +383,19 @@ def _sdpa(
     causal: bool = False,
 ) -> Float[Tensor, "batch heads time dim"]:
     """PyTorch's attention. Its kernels cannot be vmapped over runs, its written-out way can."""
-    if not _mapped():
+    if not _mapped(q):
         return scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal)
     with sdpa_kernel(SDPBackend.MATH):
         return scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal)
 
 
-def _mapped() -> bool:
-    """Whether this runs inside `torch.vmap` or another transform of torch.func."""
+def _mapped(x: Tensor) -> bool:
+    """Whether x is inside `torch.vmap` or another transform of torch.func.
+
+    A compiler takes the stack of transforms for something that is never None.
+    """
+    if torch.compiler.is_compiling():
+        return torch._C._functorch.is_batchedtensor(x)
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
@@ -528,7 +534,7 @@ class _Rows(NamedTuple):
         batch, time = x.shape[:2]
         offsets, longest = packing.offsets.long(), packing.longest
         count = offsets.shape[1] - 1
-        if longest >= time and count > 1 and not torch.compiler.is_compiling() and not _mapped():
+        if longest >= time and count > 1 and may_look(packing.offsets):
             longest = int(offsets.diff(dim=1).max())  # waits, but all rows would have this length
         begins = torch.zeros(batch, time + 1, dtype=torch.int64, device=x.device)
         inner = offsets[:, 1:-1]
@@ -575,7 +581,8 @@ def _varlen_takes(q: Tensor) -> bool:
         and q.dtype in (torch.float16, torch.bfloat16)
         and dim % 8 == 0
         and dim <= 256
-        and not _mapped()
+        and not torch.compiler.is_compiling()
+        and not _mapped(q)
     )
 
 
