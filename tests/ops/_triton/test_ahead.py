@@ -129,10 +129,14 @@ def run_delta(
 
 
 def run_attention(
-    time: int, gates: int, dtype: torch.dtype = torch.bfloat16, start: bool = False
+    time: int,
+    gates: int,
+    dtype: torch.dtype = torch.bfloat16,
+    start: bool = False,
+    value: int = 40,
 ) -> Tensor:
-    q, k, v = zeros(2, time, 3, 80, dtype=dtype), zeros(2, time, 3, 80), zeros(2, time, 3, 40)
-    state = zeros(2, 3, 80, 40, dtype=torch.float32) if start else None
+    q, k, v = zeros(2, time, 3, 80, dtype=dtype), zeros(2, time, 3, 80), zeros(2, time, 3, value)
+    state = zeros(2, 3, 80, value, dtype=torch.float32) if start else None
     decay = zeros(2, time, 3, gates)
     return linear_attention(AttentionInputs(q, k, v, decay, 0.5, state))[0]
 
@@ -157,6 +161,7 @@ RUNS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "attention": (lambda: run_attention(512, 80), 12),
     "attention, one gate a head": (lambda: run_attention(301, 1, torch.float32, start=True), 6),
     "attention, token by token": (lambda: run_attention(9, 80), 2),
+    "attention, whole sequences": (lambda: run_attention(40, 1, value=64), 2),
 }
 
 

@@ -39,11 +39,12 @@ if not INTERPRETED:
         assert stack == 0
 
     def test_segments_are_shorter_where_programs_are_few() -> None:
-        from statetrack.ops.convolution.triton import SEGMENT, SHORTEST, _segment
+        from statetrack.ops.convolution.triton import PACKED, SEGMENT, SHORTEST, _segment
 
-        assert _segment(12, 22_000, 3) == SEGMENT
-        assert SHORTEST < _segment(2, 22_000, 3) < SEGMENT
-        assert _segment(1, 22_000, 3) == _segment(1, 1, 1) == SHORTEST
+        assert _segment(12, 22_000, 3, False) == SEGMENT
+        assert _segment(12, 22_000, 3, True) == PACKED < SEGMENT
+        assert SHORTEST < _segment(2, 22_000, 3, False) < SEGMENT
+        assert _segment(1, 22_000, 3, False) == _segment(1, 1, 1, True) == SHORTEST
 
 else:
     LENGTH = 8  # of a segment
@@ -65,7 +66,8 @@ else:
         """Several segments, and blocks of channels of which the last is not full."""
         from statetrack.ops.convolution import triton as convolution
 
-        monkeypatch.setattr(convolution, "SEGMENT", LENGTH)
+        for name in ("SEGMENT", "PACKED"):
+            monkeypatch.setattr(convolution, name, LENGTH)
         monkeypatch.setattr(convolution, "_block", lambda channels: 4)
 
     def results(

@@ -39,7 +39,8 @@ from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["short_convolution"]
 
-SEGMENT = 128  # tokens of one program
+SEGMENT = 256  # tokens of one program
+PACKED = 128  # the same where a row holds several sequences
 SHORTEST = 32  # the same where that would leave too few programs
 PROGRAMS = 2048  # that keep a large GPU busy
 
@@ -462,9 +463,9 @@ def _has_asm(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and not triton.knobs.runtime.interpret
 
 
-def _segment(rows: int, time: int, blocks: int) -> int:
+def _segment(rows: int, time: int, blocks: int, packed: bool) -> int:
     """Tokens of a program, a multiple of four, for rows in so many blocks of channels."""
-    segment = SEGMENT
+    segment = PACKED if packed else SEGMENT
     while segment > SHORTEST and rows * blocks * triton.cdiv(time, segment) < PROGRAMS:
         segment //= 2
     return 4 * triton.cdiv(segment, 4)
@@ -479,7 +480,7 @@ def _forward(inputs: Inputs, offsets: Tensor | None, second: int, third: int) ->
     rows, time, channels = x.shape
     block = _block(channels)
     blocks = triton.cdiv(channels, block)
-    segment = _segment(rows, time, blocks)
+    segment = _segment(rows, time, blocks, offsets is not None)
     with on_device_of(x):
         _forward_kernel[(rows, blocks, triton.cdiv(time, segment))](
             x.contiguous(),
@@ -546,7 +547,7 @@ def _backward(
     groups, _, width = weight.shape
     block = _block(channels)
     blocks = triton.cdiv(channels, block)
-    segment = _segment(rows, time, blocks)
+    segment = _segment(rows, time, blocks, offsets is not None)
     segments = triton.cdiv(time, segment)
     dys = [grad.contiguous() for grad in (dy, dy_second, dy_third)]
     parts = state.new_empty(rows, segments, width + 1, channels)

@@ -38,6 +38,7 @@ if not INTERPRETED:
         assert common["COMPUTE"] == tl.float32 and common["ROWS"] == common["BQ"] == 64
         normal = {"SCALE": 1.0, "NORMALIZE": True}
         gate = "*bf16" if gated else "-"
+        numbers = "i32 i32 i32 i32"
 
         def check(kernel: object, types: str, options: dict[str, int], **constants: object) -> None:
             stages = options.get("num_stages", 3)
@@ -47,12 +48,13 @@ if not INTERPRETED:
             )
             assert shared <= SHARED_MEMORY and stack <= 1024, kernel
 
-        types = f"*bf16 *bf16 *bf16 {gate} *fp32 *bf16 *bf16 *fp32 *bf16 i32 i32"
-        options = chunked._prepare_options(gated)
+        types = f"*bf16 *bf16 *bf16 {gate} *fp32 *bf16 *bf16 *fp32 *bf16 {numbers}"
+        options = chunked.PREPARE_OPTIONS
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
-        forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16 i32 i32"
+        forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16"
+        forward_types = f"{forward_types} {numbers}"
         backward_types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
-        for values in (max(chunked.CARRY), min(chunked.CARRY)) if gated else chunked.CARRY:
+        for values in (128, 64, 16) if gated else chunked.CARRY:
             narrow, options = chunked.CARRY[values]
             carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
             forward, backward = chunked._forward_kernel, chunked._backward_kernel
@@ -60,8 +62,9 @@ if not INTERPRETED:
                 forward, backward = chunked._narrow_forward_kernel, chunked._narrow_backward_kernel
             for save in (True, False):
                 apart = chunked._apart(values, save)
-                kept = {"SAVE": save or apart, "OUT": not apart}
-                check(forward, forward_types, options, **kept, **carry)
+                if chunked._forward_values(values, apart) == values:
+                    kept = {"SAVE": save or apart, "OUT": not apart}
+                    check(forward, forward_types, options, **kept, **carry)
             check(backward, backward_types, options, **carry)
         values, options = chunked._gradient_tile(128)
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
@@ -70,7 +73,7 @@ if not INTERPRETED:
             constants = {"V": 128, "BV": values, "MILD": mild, "BY_KEY": gated, **normal}
             check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
         constants = {"V": 128, "GATED": gated, "BY_KEY": gated, **chunked._outputs_tile(128)}
-        types = "*bf16 *bf16 *fp32 *bf16 *bf16 *bf16 i32 i32"
+        types = f"*bf16 *bf16 *fp32 *bf16 *bf16 *bf16 {numbers}"
         check(chunked._outputs_kernel, types, chunked.OUTPUTS_OPTIONS, **constants)
         if gated:
             del common["K"], common["BK"]
@@ -91,6 +94,22 @@ if not INTERPRETED:
         ]  # fmt: skip
         monkeypatch.setattr(chunked, "CARRY", dict.fromkeys((64, 128), (False, {})))
         assert [values(heads, 128) for heads in (1, 16, 66, 67)] == [64, 64, 64, 128]
+
+    def test_long_walks_of_narrow_states_are_cut_into_spans() -> None:
+        from statetrack.ops.delta.triton import chunked
+
+        assert chunked._spans(255, 16) == [(0, 255)] and chunked._spans(1024, 32) == [(0, 1024)]
+        assert chunked._spans(257, 16) == [(0, 128), (128, 129)]
+        spans = chunked._spans(1024, 16)
+        assert spans == [(begin, 128) for begin in range(0, 1024, 128)]
+
+    def test_forward_without_y_takes_fewer_values() -> None:
+        """Two programs a multiprocessor, where y is not made on the way."""
+        from statetrack.ops.delta.triton import chunked
+
+        widths = [16, 32, 64, 128]
+        assert [chunked._forward_values(n, True) for n in widths] == [16, 32, 64, 64]
+        assert [chunked._forward_values(n, False) for n in widths] == widths
 
 else:
     import triton
@@ -155,6 +174,24 @@ else:
         with torch.no_grad():
             (_, state), (_, wanted) = case.run(low, "triton"), case.run(exact, "reference")
         assert relative_error(state, wanted) < 2e-6
+
+    @pytest.mark.parametrize("save", [True, False])
+    def test_spans_of_chunks(save: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A walk in pieces, each from the state that the one before has left, is the same walk."""
+        from statetrack.ops.delta.triton import chunked
+
+        monkeypatch.setattr(chunked, "CARRY", {16: (True, {})})
+        for label, start in (("delta_rule", False), ("gated", True)):
+            x = named(label).inputs(300, state=start)
+            k, v, beta = (x[name][:, :, None] for name in ("k", "v", "beta"))
+            initial = x.get("initial_state")
+            inputs = chunked.Inputs(x["q"], k, v, beta, x.get("decay"), True, 1.0, initial)
+            monkeypatch.setattr(chunked, "SPAN", 128)
+            whole = chunked.forward(inputs, save)
+            monkeypatch.setattr(chunked, "SPAN", 2)
+            assert chunked._spans(5, 16) == [(0, 2), (2, 3)]
+            pieces = chunked.forward(inputs, save)
+            assert all(torch.equal(a, b) for a, b in zip(whole[:2], pieces[:2], strict=True))
 
     @pytest.mark.slow
     def test_float32_is_close() -> None:

@@ -15,7 +15,7 @@ with r_q = scale/‖q‖ and ρ = r_q g. Backwards, Z being the gradient of S' a
 
     E = Pᵀ dy + d β (K Z)       λ = M⁻ᵀ E        dS = γ Z + Qᵀ (ρ dy) - Kᵀ (r² g λ)      dV = r λ
 
-Kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of all chunks. `_forward_kernel` takes the
+Kernels. `_prepare_kernel` makes M⁻¹, P and the vectors of chunks. `_forward_kernel` takes the
 state along, `_backward_kernel` its gradient back. Where S and e are saved anyway, y is not made
 along the way but by `_outputs_kernel`, over all chunks at once. So does `_gradients_kernel` with
 what is left, from the saved S, Z and e; with a gate, `_gate_kernel` comes after it. States are held
@@ -25,7 +25,8 @@ stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one
 A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
 programs (`CARRY`). There is a second form of the two kernels for that, `_narrow_forward_kernel`
 and `_narrow_backward_kernel`: the state lies as it is, [K, V], and is the right factor, in shared
-memory. High and low part of a number are two columns of it, and one product makes both.
+memory. High and low part of a number are two columns of it, and one product makes both. Forward, a
+long walk goes in spans (`_spans`), and chunks are prepared and y is made beside it.
 
 Gates of a chunk are mild if none is tiny and their product is not: then D_ij = g_i / g_j, factors
 of rows and columns that there are anyway, and the gradient of a gate is a sum divided by the gate.
@@ -40,6 +41,7 @@ a repeated reflection is one, for ever. Products that end in y or in a gradient 
 the dtype of the inputs.
 """
 
+import itertools
 from typing import Any, no_type_check
 
 import torch
@@ -49,6 +51,7 @@ from torch import Tensor
 
 from statetrack.ops._register import empty_grads
 from statetrack.ops._triton.ahead import launch
+from statetrack.ops._triton.beside import Beside
 from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
 from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
 
@@ -57,8 +60,10 @@ __all__ = ["backward", "empty", "forward"]
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
+PREPARE_OPTIONS = {"num_warps": 4, "maxnreg": 128}  # four a multiprocessor; few are spilled
 GATE_OPTIONS = {"num_warps": 4}
 OUTPUTS_OPTIONS = {"num_warps": 4}
+SPAN = 128  # chunks, at least, that few long sequences are walked along at a time
 
 CARRY: dict[int, tuple[bool, dict[str, int]]] = {
     16: (True, {"num_warps": 4, "num_stages": 3}),
@@ -174,6 +179,18 @@ def _sum_of_parts(x, PARTS: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _as_product(x, factor: tl.constexpr, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
+    """factor · x, by a product with the identity: in the registers where a product leaves it.
+
+    Sums of it times other products then stay there. `factor` is a power of two or its negative.
+    """
+    i = tl.arange(0, x.shape[0])
+    one = tl.where(i[:, None] == i[None, :], factor, 0.0).to(x.dtype)
+    return tl.dot(one, x, input_precision=PRECISION, out_dtype=COMPUTE)
+
+
+@triton.jit
+@no_type_check
 def _load(at, rows, stride, columns, row_count, column_count):
     """The tile whose row i begins at at + i·stride; zeros beyond the counts."""
     inside = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
@@ -201,12 +218,15 @@ def _store(at, rows, stride, columns, row_count, column_count, x):
 
 @triton.jit
 @no_type_check
-def _locate(program, H, chunks):
-    """(batch row, head, chunk, tile) of a program; neighbours share tokens, not heads."""
+def _locate(program, H, chunks, begin, count):
+    """(batch row, head, chunk, tile) of a program; neighbours share tokens, not heads.
+
+    There are programs for `count` chunks of every head, from chunk `begin` on.
+    """
     h = program % H
     rest = program // H
-    c = rest % chunks
-    b = rest // chunks
+    c = begin + rest % count
+    b = rest // count
     return b, h, c, (b * H + h) * chunks + c
 
 
@@ -334,7 +354,7 @@ def _invert(at, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
 @no_type_check
 def _prepare_kernel(
     q_ptr,
@@ -348,6 +368,8 @@ def _prepare_kernel(
     between_ptr,
     T,
     chunks,
+    begin,
+    count,
     H: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -369,7 +391,7 @@ def _prepare_kernel(
 
     A and its inverse may lie in the same memory: one is read whole before the other is written.
     """
-    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, begin, count)
     # As many tokens as rows: fewer than 64 would be multiplied on the slower matrix units.
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
     token_count = tl.minimum(T - c * TOKENS, TOKENS)
@@ -465,7 +487,7 @@ def _prepare_kernel(
 # ----------------------------------------------------------------------- along the chunks
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
 @no_type_check
 def _forward_kernel(
     q_ptr,
@@ -481,6 +503,8 @@ def _forward_kernel(
     errors_ptr,
     T,
     chunks,
+    begin,
+    count,
     H: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -499,7 +523,10 @@ def _forward_kernel(
     PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """y and the final state of one head and block of values; saves the S and e of every chunk."""
+    """y and the last state of one head and block of values; saves the S and e of every chunk.
+
+    It takes `count` chunks from chunk `begin` on.
+    """
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
     b, h = head // H, head % H
@@ -510,8 +537,18 @@ def _forward_kernel(
     state = tl.zeros([BV, BK], COMPUTE)
     if start_ptr is not None:
         state = tl.load(start_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
-    for c in range(chunks):
+    # What Triton does not load ahead by itself is loaded a chunk early.
+    next_whole = 1.0
+    if GATED:
+        next_whole = tl.load(
+            vectors_ptr + ((head * chunks + begin) * FIELDS + _SINCE + 1) * ROWS - 1
+        )
+    for c in range(begin, begin + count):
         tile = head * chunks + c
+        whole = next_whole
+        if GATED:
+            later = tl.minimum(tile + 1, head * chunks + begin + count - 1)
+            next_whole = tl.load(vectors_ptr + (later * FIELDS + _SINCE + 1) * ROWS - 1)
         token_count = tl.minimum(T - c * TOKENS, TOKENS)
         first_token = (b * T + c * TOKENS) * H + h
         first_row = (b * T + c * TOKENS) * N * H + h
@@ -522,8 +559,6 @@ def _forward_kernel(
         r = tl.load(at + _R * ROWS + rows)
         read = tl.load(at + _READ * ROWS + rows)
         write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
-        if GATED:
-            whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
         if SAVE:
             _store(states_ptr + tile * (K * V), values, K, keys, V, K, state)
 
@@ -629,7 +664,7 @@ def _backward_kernel(
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
 @no_type_check
 def _narrow_forward_kernel(
     q_ptr,
@@ -645,6 +680,8 @@ def _narrow_forward_kernel(
     errors_ptr,
     T,
     chunks,
+    begin,
+    count,
     H: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -676,17 +713,18 @@ def _narrow_forward_kernel(
         state = tl.load(start_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
     # What Triton does not load ahead by itself is loaded a chunk early.
     field: tl.constexpr = _RHO if GATED else _R_Q
-    at = vectors_ptr + head * chunks * (FIELDS * ROWS)
+    at = vectors_ptr + (head * chunks + begin) * (FIELDS * ROWS)
     next_rho = 1.0
     if OUT:
         next_rho = tl.load(at + field * ROWS + tokens)
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-    for c in range(chunks):
+    for c in range(begin, begin + count):
         tile = head * chunks + c
         rho, whole = next_rho, next_whole
-        at = vectors_ptr + tl.minimum(tile + 1, head * chunks + chunks - 1) * (FIELDS * ROWS)
+        last = head * chunks + begin + count - 1
+        at = vectors_ptr + tl.minimum(tile + 1, last) * (FIELDS * ROWS)
         if OUT:
             next_rho = tl.load(at + field * ROWS + tokens)
         if GATED:
@@ -827,7 +865,7 @@ def _narrow_backward_kernel(
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
 @no_type_check
 def _outputs_kernel(
     q_ptr,
@@ -838,6 +876,8 @@ def _outputs_kernel(
     y_ptr,
     T,
     chunks,
+    begin,
+    count,
     H: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -856,7 +896,7 @@ def _outputs_kernel(
 ):
     """y of one chunk of one head and a block of values, from its S and e."""
     program = tl.program_id(0).to(tl.int64)
-    b, h, c, tile = _locate(program // NV, H, chunks)
+    b, h, c, tile = _locate(program // NV, H, chunks, begin, count)
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
     values = (program % NV) * BV + tl.arange(0, BV)
     token_count = tl.minimum(T - c * TOKENS, TOKENS)
@@ -920,27 +960,26 @@ def _gradients_kernel(
     with r fixed; the change of r only takes the part along q or k away. B and Bᵀ, C and Cᵀ are both
     products: no accumulator is ever transposed. With a gate, the gradients of D, g, d and γ are
     left for `_gate_kernel`: those of D as sums along its rows and columns, and where gates are not
-    mild as two matrices, one for reads and one for writes.
+    mild as two matrices, one for reads and one for writes. These sums also add up to q·dq and k·dk.
+
+    Four warps and few numbers at a time, so that two programs share a multiprocessor: three loops
+    over the values, vectors loaded after each, and what is needed of the first later on is rounded.
     """
-    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, 0, chunks)
     at = vectors_ptr + tile * (FIELDS * ROWS)
     if between_ptr is not None:
         if (tl.load(at + _LEFT * ROWS) != 0) != MILD:
             return
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
-    token_count = tl.minimum(T - c * TOKENS, TOKENS)
+    token_count = tl.minimum(T - c * TOKENS, TOKENS).to(tl.int32)
     row_count = token_count * N
     first_token = (b * T + c * TOKENS) * H + h
     first_row = (b * T + c * TOKENS) * N * H + h
 
-    r = tl.load(at + _R * ROWS + rows)
-    beta = tl.load(at + _BETA * ROWS + rows)
-    r_q = tl.load(at + _R_Q * ROWS + tokens)
-    below, above = rows[:, None] > rows[None, :], rows[:, None] < rows[None, :]
-    seen = rows[None, :] < (tokens[:, None] + 1) * N
-    seen_t = rows[:, None] < (tokens[None, :] + 1) * N
+    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
+    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
 
-    # What comes through y: dq, the first part of dk and of dβ.
+    # What comes through y: dq, and what dk and dβ have of it.
     from_state = tl.zeros([BQ, BK], COMPUTE)  # dy Sᵀ
     dp = tl.zeros([BQ, ROWS], COMPUTE)  # dy_t·e_j
     dp_t = tl.zeros([ROWS, BQ], COMPUTE)
@@ -952,107 +991,127 @@ def _gradients_kernel(
         dp = _leaf(dy, tl.trans(e), dp, PRECISION)
         dp_t = _leaf(e, tl.trans(dy), dp_t, PRECISION)
         from_state = _leaf(dy, state, from_state, PRECISION)
-    left, left_q, right, factor = r, r_q, beta, 1.0
+    beta = tl.load(at + _BETA * ROWS + rows)
+    r_q = tl.load(at + _R_Q * ROWS + tokens)
+    left_q, right, factor = r_q, beta, 1.0
     ends = tokens * N + N - 1  # a token is read after its last micro-step
     if MILD:  # D_ij = left_i right_j
-        left *= tl.load(at + _LEFT * ROWS + rows)
         left_q *= tl.load(at + _LEFT * ROWS + ends, mask=ends < ROWS, other=0.0)
         factor = tl.load(at + _RIGHT * ROWS + rows)
         right *= factor
-    dp = tl.where(seen, dp * left_q[:, None], 0.0)
-    dp_t = tl.where(seen_t, dp_t * left_q[None, :], 0.0)
-    k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
-    q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
+    seen = rows[:, None] < (tokens[None, :] + 1) * N
+    dp_t = tl.where(seen, dp_t * left_q[None, :], 0.0)
+    rho = r_q
     if between_ptr is not None:
         between_at = between_ptr + tile * (ROWS * ROWS)
         changes_at = changes_ptr + tile * ((BQ + ROWS) * ROWS)
         sums_at = sums_ptr + tile * (_SUMS * ROWS)
+        rho = tl.load(at + _RHO * ROWS + tokens)
+        if not MILD:
+            dp_t *= _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
+    scores = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
+    dbeta = tl.sum(dp_t * scores, 1) * factor
+    read_by = (dp_t * right[:, None]).to(q.dtype)
+
+    seen = rows[None, :] < (tokens[:, None] + 1) * N
+    dp = tl.where(seen, dp * left_q[:, None], 0.0)
+    if between_ptr is not None:
         change = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE) * dp
         if not MILD:
             _store(changes_at, tokens, ROWS, rows, BQ, ROWS, change * beta[None, :])
-            if N == 1:  # D is the same both ways round
-                gates_q = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-                gates_t = gates_q
-            else:
-                gates_q = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
-                gates_t = _load(between_at, rows, ROWS, ends, ROWS, ROWS).to(COMPUTE)
-            change *= gates_q
-            dp *= gates_q
-            dp_t *= gates_t
-        dbeta = tl.sum(change, 0) * factor
-        tl.store(sums_at + _READS * ROWS + tokens, tl.sum(change * right[None, :], 1))
-        tl.store(sums_at + _SINCE_Q * ROWS + tokens, r_q * tl.sum(from_state * q.to(COMPUTE), 1))
-        rho = tl.load(at + _RHO * ROWS + tokens)
+            gates = _load(between_at, ends, ROWS, rows, ROWS, ROWS).to(COMPUTE)
+            change *= gates
+            dp *= gates
+        reads = tl.sum(change * right[None, :], 1)
+        tl.store(sums_at + _READS * ROWS + tokens, reads)
+    dp = (dp * right[None, :]).to(k.dtype)
+    wide = _as_product(q, 1.0, PRECISION, COMPUTE)
+    if between_ptr is not None:
+        since = tl.sum(from_state * wide, 1)
+        tl.store(sums_at + _SINCE_Q * ROWS + tokens, r_q * since)
+        dq = _leaf(dp, k, from_state * rho[:, None], PRECISION)
+        along = rho * since + reads  # q·dq
     else:
-        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
-        dbeta = tl.sum(dp_t * scores, 1)
-        rho = r_q
-    dq = _leaf(dp * right[None, :], k, from_state * rho[:, None], PRECISION)
+        dq = _leaf(dp, k, from_state * rho[:, None], PRECISION)
+        along = tl.sum(wide * dq, 1)
     if NORMALIZE:
         r_unit = r_q * (1.0 / SCALE if SCALE != 0 else 0.0)
-        wide = q.to(COMPUTE)
-        dq -= wide * (tl.sum(wide * dq, 1) * r_unit * r_unit)[:, None]
+        dq -= wide * (along * r_unit * r_unit)[:, None]
     _store(dq_ptr + first_token * K, tokens, H * K, keys, token_count, K, dq)
-    dk = _leaf(dp_t * right[:, None], q, tl.zeros([ROWS, BK], COMPUTE), PRECISION)
 
-    # What comes through the state before the chunk.
+    # What comes through the state before the chunk and the other rows' errors.
     from_state = tl.zeros([ROWS, BK], COMPUTE)  # dV Sᵀ
-    for block in range(0, V, BV):
-        values = block + tl.arange(0, BV)
-        dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
-        state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
-        from_state = _leaf(dv, state, from_state, PRECISION)
-    read = r
-    if between_ptr is not None:
-        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * tl.sum(from_state * k.to(COMPUTE), 1))
-        read = r * tl.load(at + _SINCE * ROWS + rows)
-    dk -= from_state * read[:, None]
-
-    # What comes through the state after it, and through the other rows' errors.
-    to_state = tl.zeros([ROWS, BK], COMPUTE)  # e Zᵀ
     dm = tl.zeros([ROWS, ROWS], COMPUTE)  # dV_i·e_j
     dm_t = tl.zeros([ROWS, ROWS], COMPUTE)
-    overlap = tl.zeros([BV], COMPUTE)  # Σ S ∘ Z
     for block in range(0, V, BV):
         values = block + tl.arange(0, BV)
         dv = _load(dv_ptr + first_row * V, rows, H * V, values, row_count, V)
         e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
-        dstate = _load_state(dstates_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
-        to_state = _leaf(e, dstate, to_state, PRECISION)
+        state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         dm = _leaf(dv, tl.trans(e), dm, PRECISION)
         dm_t = _leaf(e, tl.trans(dv), dm_t, PRECISION)
-        if between_ptr is not None:
-            state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
-            overlap += tl.sum(state.to(COMPUTE) * dstate.to(COMPUTE), 1)
-    dm = tl.where(below, dm * left[:, None], 0.0)
-    dm_t = tl.where(above, dm_t * left[None, :], 0.0)
+        from_state = _leaf(dv, state, from_state, PRECISION)
+    r = tl.load(at + _R * ROWS + rows)
+    beta = tl.load(at + _BETA * ROWS + rows)
+    left, right = r, beta
+    if MILD:
+        left *= tl.load(at + _LEFT * ROWS + rows)
+        factor = tl.load(at + _RIGHT * ROWS + rows)
+        right *= factor
+    dm = tl.where(rows[:, None] > rows[None, :], dm * left[:, None], 0.0)
+    dm_t = tl.where(rows[:, None] < rows[None, :], dm_t * left[None, :], 0.0)
     gram = tl.dot(k, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
-    along_state = tl.sum(to_state * k.to(COMPUTE), 1)  # k_j·(Z e_j)
-    write = beta
+    read = r
     if between_ptr is not None:
-        until = tl.load(at + _UNTIL * ROWS + rows)
         if not MILD:
             change = -dm * gram * beta[None, :]
             _store(changes_at + BQ * ROWS, rows, ROWS, rows, ROWS, ROWS, change)
             gates = _load(between_at, rows, ROWS, rows, ROWS, ROWS).to(COMPUTE)
             dm *= gates
             dm_t *= gates
-        tl.store(sums_at + _ALONG * ROWS + rows, beta * along_state)
-        tl.store(sums_at + _OVERLAP * ROWS, tl.sum(overlap, 0))
-        write = beta * until
-        along_state *= until
         dbeta -= tl.sum(dm_t * gram, 1) * factor
-        net = -tl.sum(dm * gram * right[None, :], 1) - beta * dbeta
-        tl.store(sums_at + _NET * ROWS + rows, net)
+        along = beta * dbeta - tl.sum(dm * gram * right[None, :], 1)
+        tl.store(sums_at + _NET * ROWS + rows, along - 2 * beta * dbeta)
+        wide = _as_product(k, 1.0, PRECISION, COMPUTE)
+        since = tl.sum(from_state * wide, 1)
+        tl.store(sums_at + _SINCE_K * ROWS + rows, -r * since)
+        read = r * tl.load(at + _SINCE * ROWS + rows)
+        along -= read * since  # k·dk, as far as dk is known here
     else:
         dbeta -= tl.sum(dm_t * gram, 1)
-    dbeta = (dbeta + along_state).to(dbeta_ptr.dtype.element_ty)
+    dk = from_state * -read[:, None]
+    dk = _leaf(read_by, q, dk, PRECISION)
+    dk = _leaf(-(dm * right[None, :] + dm_t * right[:, None]), k, dk, PRECISION)
+
+    # What comes through the state after it.
+    to_state = tl.zeros([ROWS, BK], COMPUTE)  # e Zᵀ
+    overlap = tl.zeros([BV * BK // 8], COMPUTE)  # Σ S ∘ Z
+    for block in range(0, V, BV):
+        values = block + tl.arange(0, BV)
+        e = _load(errors_ptr + tile * (ROWS * V), rows, V, values, ROWS, V)
+        dstate = _load_state(dstates_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
+        to_state = _leaf(e, dstate, to_state, PRECISION)
+        if between_ptr is not None:
+            state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
+            both = state.to(COMPUTE) * dstate.to(COMPUTE)
+            overlap += tl.sum(tl.reshape(tl.trans(both) if BY_KEY else both, [BV * BK // 8, 8]), 1)
+    wide = _as_product(k, -1.0, PRECISION, COMPUTE)
+    to_write = -tl.sum(to_state * wide, 1)  # k_j·(Z e_j)
+    write = beta
+    if between_ptr is not None:
+        until = tl.load(at + _UNTIL * ROWS + rows)
+        tl.store(sums_at + _ALONG * ROWS + rows, beta * to_write)
+        tl.store(sums_at + _OVERLAP * ROWS, tl.sum(overlap, 0))
+        write = beta * until
+        dbeta += until * to_write
+    else:
+        along = -tl.sum(wide * dk, 1)
+        dbeta += to_write
+    dbeta = dbeta.to(dbeta_ptr.dtype.element_ty)
     tl.store(dbeta_ptr + first_row + rows * H, dbeta, mask=rows < row_count)
     dk += to_state * write[:, None]
-    dk = _leaf(-(dm * right[None, :] + dm_t * right[:, None]), k, dk, PRECISION)
     if NORMALIZE:
-        wide = k.to(COMPUTE)
-        dk -= wide * (tl.sum(wide * dk, 1) * r * r)[:, None]
+        dk += wide * ((along + write * to_write) * r * r)[:, None]
     _store(dk_ptr + first_row * K, rows, H * K, keys, row_count, K, dk)
 
 
@@ -1124,7 +1183,7 @@ def _gate_kernel(
     da_s = Σ_{j<s} F_sj D_{s-1,j} + g_{s-1} f_s, with F and f the gradients of D and g that come
     back to s through the gates after it. Nothing is divided by a gate, which may be 0.
     """
-    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks)
+    b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, 0, chunks)
     rows = tl.arange(0, ROWS)
     row_count = tl.minimum(T - c * TOKENS, TOKENS) * N
     first_token = (b * T + c * TOKENS) * H + h
@@ -1217,11 +1276,6 @@ def _parts(element: torch.dtype) -> int:
     return 2 if element == torch.bfloat16 else 1
 
 
-def _prepare_options(gated: bool) -> dict[str, int]:
-    """Registers are capped so that more programs share a multiprocessor; few are spilled."""
-    return {"num_warps": 4, "maxnreg": 168 if gated else 128}
-
-
 def _carry_values(heads: int, value: int) -> int:
     """Values a program takes along, where so many heads in all have states of `value` values.
 
@@ -1233,6 +1287,28 @@ def _carry_values(heads: int, value: int) -> int:
     while values > fewest and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
     return values
+
+
+def _spans(
+    chunks: int | torch.SymInt, values: int
+) -> list[tuple[int | torch.SymInt, int | torch.SymInt]]:
+    """(first chunk, chunks) of the spans of a walk: several if it is long, of the narrowest states.
+
+    These leave room on every multiprocessor. So the chunks of a span are prepared while the one
+    before is walked, and y of a span is made while the next is.
+    """
+    count = max(1, chunks // SPAN) if values == min(CARRY) else 1
+    ends = [chunks * i // count for i in range(count + 1)]
+    return [(begin, end - begin) for begin, end in itertools.pairwise(ends)]
+
+
+def _forward_values(values: int, apart: bool) -> int:
+    """Values a program takes along forward, where `values` are taken back.
+
+    Without y on the way, 64 need so little memory on the chip that two programs share it, and one
+    works while the other waits.
+    """
+    return 64 if apart and values > 64 else values
 
 
 def _apart(values: int, save: bool) -> bool:
@@ -1251,7 +1327,7 @@ def _outputs_tile(value: int) -> dict[str, int]:
 
 def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 8, "num_stages": 3}
+    return min(64, max(16, power_of_two(value))), {"num_warps": 4, "num_stages": 2}
 
 
 def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
@@ -1270,9 +1346,11 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
     values = _carry_values(batch * heads, value)
+    spans = _spans(chunks, values)
+    apart = _apart(values, save)
+    values = _forward_values(values, apart)
     narrow, options = CARRY[values]
     blocks = triton.cdiv(value, values)
-    apart = _apart(values, save)
     if apart and not save:
         states, errors = _along_chunks(q, k, v, dtype)
     prepare = (
@@ -1288,11 +1366,14 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         time,
         chunks,
     )
+    start = contiguous(initial_state)
+    if len(spans) > 1:  # each goes on from what the one before has left in `state`
+        start = state.zero_() if start is None else state.copy_(start)
     carry = (
         q,
         k,
         v,
-        contiguous(initial_state),
+        start,
         inverse,
         attention,
         vectors,
@@ -1303,21 +1384,31 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         time,
         chunks,
     )
+    outputs = (q, attention, vectors, states, errors, y, time, chunks)
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
     taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated}
     kept = {"SAVE": save or apart, "OUT": not apart}
-    with on_device_of(q):
-        programs = (batch * heads * chunks,)
-        launch(_prepare_kernel, programs, *prepare, **constants, **own, **_prepare_options(gated))
-        programs = (batch * heads * blocks,)
-        kernel = _narrow_forward_kernel if narrow else _forward_kernel
-        launch(kernel, programs, *carry, **constants, **taken, **kept, **options)
+    kernel = _narrow_forward_kernel if narrow else _forward_kernel
+    with on_device_of(q), Beside(q, len(spans) > 1) as beside:
+        for span in spans:
+            programs = (batch * heads * span[1],)
+            launch(
+                _prepare_kernel, programs, *prepare, *span, **constants, **own,
+                **PREPARE_OPTIONS,
+            )  # fmt: skip
+            with beside():
+                programs = (batch * heads * blocks,)
+                launch(kernel, programs, *carry, *span, **constants, **taken, **kept, **options)
         if apart:
             del constants["PARTS"]
             taken |= _outputs_tile(value) | {"BY_KEY": narrow}
-            programs = (batch * heads * chunks * taken["NV"],)
-            outputs = (q, attention, vectors, states, errors, y, time, chunks)
-            launch(_outputs_kernel, programs, *outputs, **constants, **taken, **OUTPUTS_OPTIONS)
+            for span in spans:
+                beside.wait()
+                programs = (batch * heads * span[1] * taken["NV"],)
+                launch(
+                    _outputs_kernel, programs, *outputs, *span, **constants, **taken,
+                    **OUTPUTS_OPTIONS,
+                )  # fmt: skip
     return results
 
 
