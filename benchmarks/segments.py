@@ -4,8 +4,10 @@
 
 Every op is compared with float64 on the GPU at a length at which it is cut, and then timed as the
 replay of a CUDA graph without cuts (`whole`) and with several numbers of programs wanted. `short`
-is linear attention with one gate per head at lengths where the recurrence and chunks compete.
-Peers take minutes to tune themselves; they come last, and only with the folder that holds fla.
+is linear attention with one gate per head at lengths where the recurrence, chunks and programs with
+all tokens of a head compete.
+Peers come last, and only with the folder that holds fla. They take minutes to tune themselves; with
+`--pick` every kernel of theirs has one tile instead.
 """
 
 import argparse
@@ -37,6 +39,29 @@ TILES = [  # keys, values, warps and stages of the kernels for one gate per head
     ("_gradients_tile", (128, 64, 8, 2)),
     ("_gradients_tile", (128, 128, 4, 1)),
 ]
+
+
+PICKS = {"large": (4, 3, -1), "small": (4, 2, 1), "two warps": (2, 3, -1)}
+"""Of the tiles a kernel of a peer could have, the one nearest to so many warps and stages, and the
+last or the first of these."""
+
+
+def with_one_tile(pick: str) -> None:
+    """Kernels of a peer that is imported after this have one tile each, and tune nothing."""
+    from triton.runtime import autotuner
+
+    warps, stages, order = PICKS[pick]
+    made = autotuner.Autotuner.__init__
+
+    def with_one(self: Any, fn: Any, names: Any, configs: list[Any], *args: Any, **options: Any):
+        def far(i: int) -> tuple[int, int, int]:
+            tile = configs[i]
+            return abs(tile.num_warps - warps), abs(tile.num_stages - stages), order * i
+
+        best = min(range(len(configs)), key=far)
+        made(self, fn, names, [configs[best]], *args, **options)
+
+    autotuner.Autotuner.__init__ = with_one
 
 
 @contextmanager
@@ -289,16 +314,19 @@ def short_rows(table: Table, repeats: int) -> None:
         (1024, 40, 4, 64, 65, fp32),  # mLSTM
         (1024, 40, 4, 64, 64, BF16),
         (1024, 40, 4, 32, 32, BF16),
-        (256, 256, 4, 64, 64, BF16),
-        (256, 256, 4, 32, 32, BF16),
+        (256, 64, 4, 64, 64, BF16),
+        (256, 64, 4, 32, 32, BF16),
     ]:
         kind = "fp32" if dtype == fp32 else "bf16"
         work = "linear_attention B{} T{} H{} K{} V{}".format(*size) + f" {kind}, gate per head"
         x = attention_inputs(*size, "head", dtype)
-        for chunks in (False, True):
-            with settings(choose, runs_in_chunks=lambda *_, chunks=chunks: chunks):
-                who = "ours, chunks" if chunks else "ours, recurrence"
-                table.time(work, who, attention, x, repeats)
+        for form in ("recurrence", "chunks", "whole"):
+            chosen = {
+                "runs_whole": lambda *_, form=form: form == "whole",
+                "runs_in_chunks": lambda *_, form=form: form == "chunks",
+            }
+            with settings(choose, **chosen):
+                table.time(work, f"ours, {form}", attention, x, repeats)
 
 
 def peer_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
@@ -316,6 +344,7 @@ def main() -> None:
         "--only", default="", help="selective, linear_attention, quick, short or peers"
     )
     parser.add_argument("--peers", type=Path, help="folder that holds the package fla")
+    parser.add_argument("--pick", choices=PICKS, help="one tile for each kernel of a peer")
     parser.add_argument("--repeats", type=int, default=10)
     today = datetime.date.today().isoformat()
     results = Path(__file__).parent / "results"
@@ -323,6 +352,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.peers is not None:
         sys.path.insert(0, str(args.peers))
+        if args.pick is not None:
+            with_one_tile(args.pick)
     torch.manual_seed(0)
     table = Table(args.out)
     if args.only in "selective":

@@ -64,6 +64,44 @@ def test_every_tile(
     assert relative_error(state, exact) < 2e-5
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "dtypes", "final", "packed"),
+    [
+        (64, 65, "bf16 fp32", False, True),  # mLSTM's
+        (64, 65, "bf16 fp32", True, True),
+        (64, 65, "fp32 fp32", True, True),
+        (64, 65, "bf16 bf16", False, True),
+        (128, 64, "bf16 bf16", True, True),  # Mamba2's
+        (48, 100, "fp16 fp16", False, False),
+        (256, 128, "bf16 bf16", True, False),
+    ],
+)
+def test_short_sequences(key: int, value: int, dtypes: str, final: bool, packed: bool) -> None:
+    """A program has all tokens of a head; gates of -1, 0 and 1 are among them."""
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    half, of_keys = (kinds[name] for name in dtypes.split())
+    g = torch.Generator("cuda").manual_seed(0)
+    time = 130 if packed else 40
+    draw = lambda size: torch.randn(2, time, 3, size, generator=g, device="cuda")  # noqa: E731
+    decay = torch.tanh(2 * draw(1))
+    for t, gate in ((1, 0.0), (5, -1.0), (6, 1.0), (34, -1.0), (35, 0.0)):
+        decay[:, t] = gate
+    low = {"q": draw(key), "k": draw(key) / key**0.5, "v": draw(value), "decay": decay}
+    low |= {name: low[name].to(half) for name in "qv"} | {"k": low["k"].to(of_keys)}
+    cuts = [[0, 1, 17, 17, 49, 113, 130], [0, 64, 80, 96, 128, 129, 130]]
+    packing = ops.Packing(torch.tensor(cuts, device="cuda"), 64) if packed else None
+    found: list[list[Tensor]] = []
+    for backend in ("triton", "reference"):
+        wide = backend == "reference"
+        leaves = {n: (x.double() if wide else x).clone().requires_grad_() for n, x in low.items()}
+        y, state = ops.linear_attention(**leaves, scale=0.7, cu_seqlens=packing, backend=backend)
+        loss = y.double().square().sum() + (state.double().sin().sum() if final else 0)
+        found.append([y, state, *torch.autograd.grad(loss, list(leaves.values()))])
+    tolerance = 2e-5 if half == torch.float32 else 1e-2
+    for name, got, want in zip(("y", "state", *low), *found, strict=True):
+        assert relative_error(got, want) < (2e-5 if name == "state" else tolerance), name
+
+
 @GATES
 def test_long_sequences_keep_their_state(vector: bool) -> None:
     """16,384 tokens with gates of ±1: nothing is forgotten, and float32 sums stay near float64."""

@@ -47,8 +47,14 @@ def results(op: str, inputs: dict[str, Tensor], **options: Any) -> dict[str, Ten
 
 
 def expect_match(
-    op: str, inputs: dict[str, Tensor], dtype: torch.dtype, packed: bool, **options: Any
+    op: str,
+    inputs: dict[str, Tensor],
+    dtype: torch.dtype,
+    packed: bool,
+    limit: float | None = None,
+    **options: Any,
 ) -> None:
+    """`limit` is on the error of whole sequences, which may not be what excuses cut ones."""
     from statetrack.ops.linear_attention.triton import chunked, scalar
     from statetrack.ops.selective import triton as selective
 
@@ -63,8 +69,7 @@ def expect_match(
         allowed = 5e-5 if name == "state" else TOLERANCE[dtype]
         # sums over so many tokens may be worse than that, but not for being cut
         at_all = relative_error(uncut[name], expected[name])
-        # a gate is rounded at every token, and a state that forgets little keeps it all
-        assert at_all < max(5 * TOLERANCE[dtype], CUTS[-1] * 2**-24), f"{name} is wrong whole"
+        assert at_all < (limit or 5 * TOLERANCE[dtype]), f"{name} is wrong whole"
         allowed = max(allowed, 2 * at_all)
         assert relative_error(got, expected[name]) < allowed, name
 
@@ -88,7 +93,10 @@ def test_selective(low: float, packed: bool, dtype: torch.dtype) -> None:
         "D": draw(channels),
         "initial_state": draw(len(CUTS) - 1 if packed else 1, channels, state),
     }
-    expect_match("selective_scan", inputs, dtype, packed, low=low)
+    # A GPU's exp2 is off by up to 2^-22.5. Where |A| is small the state hardly forgets and adds
+    # that up: to 4e-3 if it always were, emulated at these sizes. 2e-4 was seen.
+    limit = 4e-4 if dtype == torch.float32 else None
+    expect_match("selective_scan", inputs, dtype, packed, limit, low=low)
 
 
 @DTYPES

@@ -187,10 +187,10 @@ class MLSTM(Layer):
         gate_input = torch.cat([q, k, v], dim=-1)
         i, f = self.input_gate(gate_input), self.forget_gate(gate_input)
         wide = torch.promote_types(i.dtype, torch.float32)
-        q, k, v = (split_heads(part, self.num_heads).to(wide) for part in (q, k, v))
+        q, k, v = (split_heads(part, self.num_heads) for part in (q, k, v))
         return _Inputs(
             q=q,
-            k=k / math.sqrt(self.head_dim),
+            k=k.to(wide) / math.sqrt(self.head_dim),  # and e^ĩ in it, which is no half precision
             v=torch.cat([v, torch.ones_like(v[..., :1])], dim=-1),
             i=i.to(wide),
             f=self.eigen_range.decay(torch.sigmoid(f.to(wide))),

@@ -5,7 +5,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from statetrack.ops.linear_attention.triton.choose import runs_in_chunks  # noqa: E402
+from statetrack.ops.linear_attention.spec import Inputs  # noqa: E402
+from statetrack.ops.linear_attention.triton.choose import runs_in_chunks, runs_whole  # noqa: E402
 
 FP32, BF16 = torch.float32, torch.bfloat16
 
@@ -31,3 +32,23 @@ def test_the_table(
     k, v, decay = (torch.empty(1, 1, 1, n, dtype=dtype) for n in (key, value, gates))
     assert runs_in_chunks(k, v, decay, FP32, longest) == chunks
     assert not runs_in_chunks(k, v, decay, torch.float64, longest)
+
+
+@pytest.mark.parametrize(
+    ("gates", "longest", "key", "value", "start", "whole"),
+    [
+        (1, 40, 64, 65, False, True),  # mLSTM's
+        (1, 64, 64, 64, False, True),
+        (1, 65, 64, 64, False, False),
+        (1, 40, 64, 65, True, False),
+        (1, 40, 32, 64, False, False),
+        (64, 40, 64, 64, False, False),
+    ],
+)
+def test_whole_sequences(
+    gates: int, longest: int, key: int, value: int, start: bool, whole: bool
+) -> None:
+    q, v, decay = (torch.empty(1, 1, 1, n, dtype=BF16) for n in (key, value, gates))
+    inputs = Inputs(q, q, v, decay, 1.0, torch.empty(1, 1, key, value) if start else None)
+    assert runs_whole(inputs, FP32, longest) == whole
+    assert not runs_whole(inputs, torch.float64, longest)

@@ -2,6 +2,7 @@
 
 | gate per | state   | K·V       | longest    | q, k, v                          | kernels      |
 |----------|---------|-----------|------------|----------------------------------|--------------|
+| head     | float32 | from 4096 | up to 64   | any; no initial state            | short.py     |
 | head     | float32 | from 1024 | above 256  | any                              | scalar.py    |
 | head     | float32 | from 4096 | from 32    | any                              | scalar.py    |
 | key      | float32 | from 1024 | above 256  | any                              | chunked.py   |
@@ -19,10 +20,10 @@ from statetrack.ops._register import differentiable_op, empty_grads
 from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import check_version, contiguous
 from statetrack.ops.linear_attention.spec import SPEC, Inputs
-from statetrack.ops.linear_attention.triton import chunked, recurrent, scalar
+from statetrack.ops.linear_attention.triton import chunked, recurrent, scalar, short
 from statetrack.ops.packing import Packing, in_a_row
 
-__all__ = ["linear_attention", "runs_in_chunks"]
+__all__ = ["linear_attention", "runs_in_chunks", "runs_whole"]
 
 LONGEST_RECURRENCE, SHORTEST_CHUNKS = 256, 32  # tokens
 
@@ -52,6 +53,13 @@ def runs_in_chunks(k: Tensor, v: Tensor, decay: Tensor, dtype: torch.dtype, long
     return bool(dtype == torch.float32 and size >= 1024 and not short)
 
 
+def runs_whole(inputs: Inputs, dtype: torch.dtype, longest: int) -> bool:
+    """Whether a program takes all tokens of a head, which have to fit."""
+    size = inputs.k.shape[3] * inputs.v.shape[3]
+    whole = longest <= short.LONGEST and inputs.initial_state is None
+    return bool(dtype == torch.float32 and per_head(inputs.decay) and whole and size >= 4096)
+
+
 def per_head(decay: Tensor) -> bool:
     """Whether all keys of a head share a gate."""
     return bool(decay.shape[-1] == 1)
@@ -67,7 +75,9 @@ def _forward(
     inputs, offsets = _contiguous(inputs), contiguous(offsets)
     q, k, v, decay, scale, initial_state = inputs
     given = (q, k, v, decay, scale, initial_state, offsets, longest)
-    if not runs_in_chunks(k, v, decay, state.dtype, longest):
+    if runs_whole(inputs, state.dtype, longest):
+        short.forward(q, k, v, decay, scale, offsets, longest, y, state)
+    elif not runs_in_chunks(k, v, decay, state.dtype, longest):
         recurrent.forward(inputs, offsets, y, state, kept, save)
     elif per_head(decay):
         states = kept if save else scalar.saved(q, k, v, offsets)
@@ -82,7 +92,7 @@ def _empty(inputs: Inputs, save: bool, offsets: Tensor | None, longest: int) -> 
     """The results and what is saved: states alone, or `chunked.Saved`."""
     y, state = SPEC.empty(inputs, in_a_row(offsets))
     nothing = [state.new_empty(0) for _ in chunked.Saved._fields]
-    if not save:
+    if not save or runs_whole(inputs, state.dtype, longest):
         return y, state, *nothing
     q, k, v, decay = inputs[:4]
     if not runs_in_chunks(k, v, decay, state.dtype, longest):
@@ -113,10 +123,14 @@ def _backward(
     inputs, offsets = _contiguous(inputs), contiguous(offsets)
     dy, dstate = dy.contiguous(), contiguous(dstate)
     q, k, v, decay, scale, initial_state = inputs
+    dq, dk, dv, ddecay, dstart, _ = grads
+    if runs_whole(inputs, state.dtype, longest):
+        found = (dy, dstate, dq, dk, dv, ddecay)
+        short.backward(q, k, v, decay, scale, offsets, longest, state, *found)
+        return grads
     if not runs_in_chunks(k, v, decay, state.dtype, longest):
         recurrent.backward(inputs, offsets, state, kept, dy, dstate, grads)
         return grads
-    dq, dk, dv, ddecay, dstart, _ = grads
     given = (q, k, v, decay, scale, initial_state, offsets, longest)
     results = (dy, dstate, dq, dk, dv, ddecay, dstart)
     if per_head(decay):
