@@ -5,8 +5,7 @@
 A case is form:shape, such as chunks:long. Each one has a process of its own. All compile at the
 same time, and then one after the other is timed as the replay of CUDA graphs. Ours is first
 compared with float64 token by token. fla tunes itself for minutes; here every kernel of it gets one
-tile, the one nearest to so many warps and stages, and the largest or the smallest of these
-(`PICKS`), so its times are no better than what it would find.
+tile (`PICKS` in segments.py), so its times are no better than what it would find.
 """
 
 import argparse
@@ -14,7 +13,6 @@ import datetime
 import fcntl
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from segments import PICKS, graph_ms, steps, with_one_tile
 from torch import Tensor
 
 from statetrack import ops
@@ -35,7 +34,6 @@ SHAPES = {  # batch, time, heads, key = value
     **{f"t{time}": (8192 // time, time, 8, 128) for time in (32, 64, 128, 256, 512)},
     **{f"d64 t{time}": (8192 // time, time, 8, 64) for time in (32, 128, 4096)},
 }
-PICKS = {"large": (4, 3, -1), "small": (4, 2, 1), "two warps": (2, 3, -1)}
 CASES = [
     *(f"{form}:{shape}" for form in ("tokens", "chunks") for shape in SHAPES),
     *(f"{peer}, {pick}:long" for peer in ("kda", "rwkv7") for pick in PICKS),
@@ -86,20 +84,7 @@ def errors(x: dict[str, Tensor]) -> dict[str, float]:
 
 def fla(peer: str, pick: str, shape: tuple[int, ...]) -> tuple[Run, dict[str, Tensor]]:
     """fla knows no signs: it gets the logarithms of the sizes of the same gates."""
-    from triton.runtime import autotuner
-
-    warps, stages, order = PICKS[pick]
-    made = autotuner.Autotuner.__init__
-
-    def with_one(self: Any, fn: Any, names: Any, configs: list[Any], *args: Any, **options: Any):
-        def far(i: int) -> tuple[int, int, int]:
-            tile = configs[i]
-            return abs(tile.num_warps - warps), abs(tile.num_stages - stages), order * i
-
-        best = min(range(len(configs)), key=far)
-        made(self, fn, names, [configs[best]], *args, **options)
-
-    autotuner.Autotuner.__init__ = with_one
+    with_one_tile(pick)
     x = vectors(shape)
     log = x["gate"].log()
     if peer == "kda":
@@ -115,36 +100,6 @@ def fla(peer: str, pick: str, shape: tuple[int, ...]) -> tuple[Run, dict[str, Te
     return lambda z: chunk_rwkv7(**z)[0], given | {"w": log}
 
 
-def graph_ms(step: Callable[[], object], repeats: int) -> float:
-    """Median milliseconds of one replay; the working set is larger than any cache."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    for last in (False, True):  # the first capture of a backward in a process was seen to fail
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                step()
-            break
-        except RuntimeError:
-            torch.cuda.synchronize()
-            if last:
-                raise
-    graph.replay()
-    marks = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        marks.append((start, end))
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in marks)
-
-
 def one(case: str, out: Path) -> None:
     """Checks and times one case, and adds a row to `out`."""
     form, name = case.split(":")
@@ -153,30 +108,21 @@ def one(case: str, out: Path) -> None:
     if form in ("tokens", "chunks"):
         from statetrack.ops.dplr.triton import choose
 
-        choose.SHORTEST = 1 if form == "chunks" else None
+        choose.SHORTEST = 1 if form == "chunks" else sys.maxsize
         row["errors"] = errors(ours((2, 304, *shape[2:])))
         run, x = run_ours, ours(shape)
     else:
         run, x = fla(*form.split(", "), shape)
-    leaves = {key: t.detach().requires_grad_() for key, t in x.items()}
-
-    def forward() -> None:
-        with torch.no_grad():
-            run(x)
-
-    def both() -> None:
-        y = run(leaves)
-        torch.autograd.grad(y, list(leaves.values()), y.detach())
-
-    forward()
-    both()
+    timed = steps(run, x)
+    for step in timed.values():
+        step()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     with open(out.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         base = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        row["forward"], row["forward+backward"] = graph_ms(forward, 10), graph_ms(both, 10)
+        row |= {name: graph_ms(step, 10) for name, step in timed.items()}
         row["peak_mib"] = (torch.cuda.max_memory_allocated() - base) / 2**20
         import triton
 
