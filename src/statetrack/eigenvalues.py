@@ -20,7 +20,7 @@ from torch import Tensor
 
 from statetrack._typing import Float, Inexact
 
-__all__ = ["EigenRange"]
+__all__ = ["CappedRange", "EigenRange"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +109,17 @@ class EigenRange:
         `decay` is w, and `unit` is s in [0, 1].
         """
         return (decay - self.low) * unit
+
+
+@dataclass(frozen=True)
+class CappedRange(EigenRange):
+    """β as in [low, 1], but at most 1: the eigenvalue 1 - β is never below 0.
+
+    >>> CappedRange(-1.0).beta(torch.tensor([0.0, 0.25, 0.5, 1.0]))
+    tensor([0.0000, 0.5000, 1.0000, 1.0000])
+    """
+
+    def beta(
+        self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
+    ) -> Float[Tensor, "*shape"]:
+        return super().beta(unit, share).clamp(max=1.0)

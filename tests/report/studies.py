@@ -112,6 +112,28 @@ def probes(accuracy: float) -> dict[str, Any]:
     return {"settings": settings, "probes": {"boxes": boxes, "state_switch": switch}}
 
 
+def write_control(root: Path, shards: Path, *, seeds: int = 2) -> None:
+    """Adds the control, better than [0, 1] on code by 0.08 and 0.18; and clamped models of [-1, 1],
+    worse than they are by 0.03 on code."""
+    runs = []
+    for seed in range(seeds):
+        model = corpus.model("CappedDeltaNet", num_heads=2)
+        one = corpus.config(shards, model=model, seed=seed, data_seed=seed, length=16)
+        rows = [Record(2, "validation", "loss", 2.25)]
+        runs.append(write_run(root.parent / "control", one, rows))
+        better = -0.1 * (seed + 1)
+        extended = config(shards, -1.0, seed)
+        answers = (
+            ("loss", one, loss({"code": better + 0.02, "prose": 0.0})),
+            ("clamped", extended, loss({"code": better + 0.03, "prose": 0.05 * (1 - 2 * seed)})),
+        )
+        for name, of, answer in answers:
+            path = root / "language" / name / f"{of.fingerprint}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(answer))
+    store(runs, root / "language")
+
+
 def write_study(root: Path, shards: Path, *, seeds: int = 2) -> Path:
     """`root`/language with both ranges: [-1, 1] is better on code by 0.1 and 0.2, not on prose."""
     runs = []

@@ -60,6 +60,11 @@ def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
     (pair,) = pair_of(tmp_path / "none", [], [])
     assert answer(QUESTION, [pair]).startswith("Not known")
     assert pairs_picture("toy", "toy", [pair]) is None
+    (known,) = pair_of(tmp_path / "both", [0.0, 0.1], [0.9, 1.0])
+    assert "Open" not in answer(QUESTION, [known])
+    said = answer(QUESTION, [known, pair])
+    assert said.startswith("Yes, in 1 of the 1 pair")
+    assert said.endswith("Open, because not run in both ranges: 1 of 2.")
 
     def link(text: str, place: Place) -> str:
         return text

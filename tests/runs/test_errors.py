@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from statetrack.runs.errors import forget_error, keep_error
+from statetrack.runs.errors import forget_error, keep_error, reason_of
 from statetrack.runs.files import exclusive
 
 
@@ -31,3 +31,15 @@ def test_no_error_without_the_lock(tmp_path: Path) -> None:
 def test_a_folder_that_was_never_made_gets_no_error(tmp_path: Path) -> None:
     assert keep_error(tmp_path / "gone", "text")
     assert not (tmp_path / "gone").exists()
+
+
+def test_the_reason_is_what_was_raised_and_not_the_advice_behind_it() -> None:
+    """As torch tells of a fault of the GPU, and of a group of errors."""
+    text = (
+        'Traceback (most recent call last):\n  File "run.py", line 1, in step\n    replay()\n'
+        "    ^^^^^^\ntorch.AcceleratorError: CUDA error: an illegal memory access\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `X`.\n\n"
+    )
+    assert reason_of(text) == "torch.AcceleratorError: CUDA error: an illegal memory access"
+    assert reason_of('Traceback\n  File "x"\n    raise\nValueError\n') == "ValueError"
+    assert reason_of("first\nlast\n") == "last" and reason_of("it was interrupted") != ""

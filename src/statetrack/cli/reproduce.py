@@ -210,9 +210,11 @@ def _described(config: "RunConfig") -> str:
 
 def _failures(runs: "list[Run]") -> int:
     """Names the runs that did not finish; the exit code."""
+    from statetrack.runs.errors import reason_of
+
     failed = [run for run in runs if not run.finished]
     for run in failed:
-        reason = (run.error or "it was interrupted").strip().splitlines()[-1]
+        reason = reason_of(run.error or "it was interrupted")
         print(f"statetrack: {run.folder} failed: {reason}", file=sys.stderr)
     return 1 if failed else 0
 

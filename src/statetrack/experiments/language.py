@@ -4,6 +4,7 @@
 
 trains every model of `--models` with every seed, all of them resumable, and asks each as soon as it
 is trained: its loss by position on the held-out text of every domain (loss.json in its folder),
+the same loss once its eigenvalues may not be negative any more (clamped.json, if they could be),
 which of its heads use negative eigenvalues (heads.json), and whether it tracks state in text, as it
 is and after a short fine-tuning (probes.json). All answers together are language.json. What is
 there already is neither trained nor asked again, so a call that was killed goes on, and one with
@@ -21,6 +22,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from typing import Any
 import torch
 
 from statetrack import lm
+from statetrack.experiments.language_control import can_be_negative, never_negative
 from statetrack.experiments.language_heads import HeadSettings, look_at_heads
 from statetrack.experiments.language_probes import (
     GENERATED,
@@ -54,6 +57,7 @@ __all__ = ["ANSWERS", "MODELS", "TIMES", "configs", "evaluate", "rates", "table"
 USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
 MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "pair": (("DeltaNet", {"eigen_range": USUAL}), ("DeltaNet", {"eigen_range": EXTENDED})),
+    "control": (("CappedDeltaNet", {}),),
     "more": (
         *(
             (name, {"eigen_range": ends})
@@ -67,7 +71,8 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("Attention", {}),
     ),
 }
-"""Which layers, and their options; `pair` is the question, `more` is around it."""
+"""Which layers, and their options; `pair` is the question, `control` tells the sign from the
+speed of β, `more` is around them."""
 
 HELD_OUT = (
     "code/linux-source-6.1/fs",
@@ -80,8 +85,7 @@ HELD_OUT = (
 TIMES = 16
 """How much longer the longest windows are than those trained on."""
 TABLE = "language.json"
-LOSS, HEADS, PROBED = "loss.json", "heads.json", "probes.json"
-ANSWERS = {"loss": LOSS, "heads": HEADS, "probes": PROBED}
+ANSWERS = {name: f"{name}.json" for name in ("loss", "clamped", "heads", "probes")}
 """What a trained model may be asked, and the file in its folder that has the answer."""
 PROBE = ProbeSettings()
 """How models are probed, but for what the command line says."""
@@ -243,6 +247,8 @@ def _ask(run: Run, arguments: argparse.Namespace, questions: Sequence[str]) -> i
     failed: list[str] = []
     model: CausalLM | None = None
     for question in questions:
+        if question == "clamped" and not can_be_negative(run.config):
+            continue
         settings, answer = _question(question, run, arguments)
         path = run.folder / ANSWERS[question]
         if path.exists() and read_json(path)["settings"] == settings:
@@ -281,13 +287,16 @@ def _question(
     """The settings of a question, and how it is answered; the second argument gets what failed."""
     config, precision = run.config, run.config.precision
     manifest = Manifest.read(arguments.shards)
-    if question == "loss":
+    if question in ("loss", "clamped"):
         lengths = LossSettings(
             length=config.length, short=8 * arguments.windows, long=arguments.windows
         )
-        return vars(lengths), lambda model, _: {
-            "domains": evaluate(model, manifest, lengths, precision=precision)
-        }
+
+        def losses(model: CausalLM, failed: list[str]) -> Answer:
+            with never_negative(model) if question == "clamped" else nullcontext():
+                return {"domains": evaluate(model, manifest, lengths, precision=precision)}
+
+        return vars(lengths), losses
     text = lm.load_text(run.folder)
     if question == "heads":
         heads = HeadSettings(length=config.length, windows=max(1, arguments.windows // 2))

@@ -23,6 +23,9 @@ FIRST = "first of a document"
 MOST_HEADS = 512
 """Of a layer; one with more (Mamba has a head for each channel) is not looked at head by head."""
 
+ROUNDING = 1e-6
+"""An eigenvalue of 0 may come out so far below it."""
+
 Values = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 
@@ -148,7 +151,7 @@ def _numbers(values: Values) -> dict[str, Any]:
         "count": int(values.size),
         "mean": round(float(values.mean(dtype=np.float64)), 4),
         "lowest": round(float(values.min()), 4),
-        "below_0": round(float((values < 0).mean()), 5),
+        "below_0": round(float((values < -ROUNDING).mean()), 5),
         "below_half": round(float((values < -0.5).mean()), 5),
     }
 

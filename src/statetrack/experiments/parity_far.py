@@ -1,4 +1,4 @@
-"""Parity far beyond training: what it takes for DeltaNet [-1, 1] to be right to 16,384 bits.
+"""Parity far beyond training: what carries DeltaNet [-1, 1] towards 16,384 bits.
 
 By the paper's recipe two layers lose count slowly: their keys also see the three bits before,
 through the convolution. Here is one layer without it, trained on up to 256 bits instead of 40, and
@@ -60,6 +60,6 @@ def parity_far(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
 
 PARITY_FAR = Experiment(
     name="parity-far",
-    summary="what it takes for DeltaNet to be right on parity to 16,384 bits",
+    summary="how far beyond training DeltaNet is right on parity, judged at 16,384 bits",
     runs=parity_far,
 )

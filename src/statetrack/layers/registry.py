@@ -8,6 +8,7 @@ from statetrack._suggest import did_you_mean
 from statetrack.config import coerced
 from statetrack.layers._base import Layer
 from statetrack.layers.attention import Attention
+from statetrack.layers.capped_delta_net import CappedDeltaNet
 from statetrack.layers.channel_mix import ChannelMix
 from statetrack.layers.delta_net import DeltaNet
 from statetrack.layers.delta_product import DeltaProduct
@@ -59,8 +60,9 @@ SET_BY_OTHERS = ("d_model", "depth", "device", "dtype")
 BUILT_IN = frozenset(LAYERS)
 """Those that come with the package."""
 
-WITH_MACHINE: dict[str, type[Layer]] = {"Tracker": Tracker}
-"""They come with the package too, but have no defaults: they need a machine and tokens to read."""
+UNLISTED: dict[str, type[Layer]] = {"CappedDeltaNet": CappedDeltaNet, "Tracker": Tracker}
+"""They come with the package too, and configs may name them. One is the control of an experiment,
+the other has no defaults: it needs a machine and tokens to read."""
 
 
 def register(layer: AnyLayer) -> AnyLayer:
@@ -76,8 +78,8 @@ def register(layer: AnyLayer) -> AnyLayer:
     if missing := sorted(getattr(layer, "__abstractmethods__", ())):
         raise ValueError(f"{name} lacks {', '.join(missing)}; see help(statetrack.layers.Layer)")
     _parameters(layer)
-    every = [*LAYERS.values(), *WITH_MACHINE.values()]
-    if layer in WITH_MACHINE.values():
+    every = [*LAYERS.values(), *UNLISTED.values()]
+    if layer in UNLISTED.values():
         return layer
     other = next((known for known in every if _key(known.__name__) == _key(name)), None)
     if other is not None and _origin(other) != _origin(layer):
@@ -95,7 +97,7 @@ def get(name: str) -> type[Layer]:
     >>> get("deltanet").__name__
     'DeltaNet'
     """
-    by_key = {_key(known): layer for known, layer in (LAYERS | WITH_MACHINE).items()}
+    by_key = {_key(known): layer for known, layer in (LAYERS | UNLISTED).items()}
     if _key(name) in by_key:
         return by_key[_key(name)]
     near = did_you_mean(name, LAYERS, cutoff=0.0)

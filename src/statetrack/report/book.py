@@ -211,13 +211,15 @@ def _question_pages(
             drawn = [chess_picture("chess-plies", mine) or picture]
             rest += chess_tables(mine)
         found[question.name] = made(question.title, answer(question, mine), drawn, rest)
-    kin, told = families(study), differences(families(study))
+    kin = families(study)
+    told, sign = differences(kin), differences(kin, "sign")
     drawn = [
-        position_picture(f"language-{_slug(layer)}-position", layer, kin, told)
+        position_picture(f"language-{_slug(layer)}-position", layer, kin, told, sign)
         for layer in dict.fromkeys(one.layer for one in kin)
     ]
-    rest = ["", LANGUAGE_WHY, "", story, "", *language_tables(study, site.link)]
-    rest += probe_tables(study, site.link)
+    rest = ["", *language_tables(study, site.link), "\n## In words\n", LANGUAGE_WHY, "", story]
+    asked = probe_tables(study, site.link)
+    rest += ["\n## Asked for the state of a trace", *asked] if asked else []
     found["language"] = made(LANGUAGE_TITLE, language_answer(study), drawn, rest)
     drawn = []
     for family, one in looked_at(study):

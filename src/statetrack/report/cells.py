@@ -21,6 +21,7 @@ from statetrack.report.tables import (
     unique,
 )
 from statetrack.runs import StoredRun
+from statetrack.runs.errors import reason_of
 from statetrack.runs.labels import eigen_range, label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
@@ -92,7 +93,7 @@ class Cell:
         """Why there is no number, in a few words."""
         errors = [run.error for run in self.group.runs if run.error] if self.group else []
         if errors:
-            return errors[0].strip().splitlines()[-1]
+            return reason_of(errors[0])
         return "not run" if self.group is None else "not finished"
 
     def unlike_the_plan(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""Language models: what a study measured, model by model, and pairs that differ in the range alone.
+"""Language models: what a study measured, model by model, and pairs that differ in one thing alone.
 
 Numbers come from results/language: runs.jsonl as for every experiment, and what each model was
-asked (loss, heads, probes), one file a model, named by its fingerprint.
+asked (loss, clamped, heads, probes), one file a model, named by its fingerprint.
 """
 
 import json
@@ -10,19 +10,44 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from statetrack.experiments.language import ANSWERS, EXTENDED, USUAL
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm.evaluation import CONFIDENCE
 from statetrack.runs import StoredRun
 from statetrack.runs.labels import eigen_range, model_label
 from statetrack.runs.selection import best_rate, cell
 
-__all__ = ["Asked", "Difference", "Family", "differences", "families", "read_study"]
+__all__ = [
+    "CONTROLS",
+    "LEAST",
+    "Asked",
+    "Cause",
+    "Difference",
+    "Family",
+    "Range",
+    "differences",
+    "families",
+    "read_study",
+    "said_of",
+]
 
 KIND = "lm"
-QUESTIONS = ("loss", "heads", "probes")
-USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
+Range = tuple[float, float]
+CONTROLS: dict[str, tuple[str, Range, str]] = {
+    "CappedDeltaNet": ("DeltaNet", USUAL, "2σ(x) capped")
+}
+"""Layer of a control -> the model it is a control of, its range, and what is special about it."""
+
+Cause = Literal["range", "speed", "sign", "clamp"]
+"""What two models differ in. `range` is that of [-1, 1] and [0, 1], and the sum of the next two:
+`speed`, of the control with β = 2σ(x) capped at 1 and [0, 1], and `sign`, of [-1, 1] and the
+control. `clamp` is that of one trained model with its β capped at 1 and as it is."""
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""How many standard errors of the mean of so many seeds are 95 % of them; of more not fewer."""
+LEAST = 0.01
+"""Nats a token; a difference below it is told as none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +79,12 @@ class Asked:
     def domains(self) -> list[str]:
         return list(self.answers["loss"]["domains"]) if "loss" in self.answers else []
 
-    def windows(self, domain: str, end: int) -> list[float]:
+    def windows(self, domain: str, end: int, question: str = "loss") -> list[float]:
         """The loss of every window at the positions up to the training length, or beyond it
         between half of `end` and `end`.
         """
         which = "short" if end == self.trained else "long"
-        found = self.answers["loss"]["domains"].get(domain, {}).get(which, {})
+        found = self.answers[question]["domains"].get(domain, {}).get(which, {})
         values: list[float] = found.get("windows", {}).get(str(end), [])
         return values
 
@@ -83,15 +108,17 @@ class Family:
         layer: the model without its range.
         between: its range, if it has one.
         members: by seed.
+        variant: what is special about a control.
     """
 
     layer: str
-    between: tuple[float, float] | None
+    between: Range | None
     members: tuple[Asked, ...]
+    variant: str = ""
 
     @property
     def label(self) -> str:
-        return model_label(self.members[0].run.config)
+        return said_of(self.layer, self.between, self.variant)
 
     @property
     def config(self) -> Any:
@@ -110,15 +137,17 @@ class Family:
 
 @dataclass(frozen=True)
 class Difference:
-    """The loss of [-1, 1] less that of [0, 1] on the same windows, from the same seeds.
+    """The loss of one model less that of another on the same windows, from the same seeds.
 
     Attributes:
+        cause: what they differ in; the first of [-1, 1] and [0, 1] is [-1, 1].
         mean, low, high: over the windows, each the mean of its seeds, with 95 % confidence. It
             speaks of other text, not of other seeds.
         seeds: the mean of every seed by itself.
         windows: how many there are.
     """
 
+    cause: Cause
     layer: str
     domain: str
     end: int
@@ -130,12 +159,30 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What interval and seeds agree on."""
-        if self.high < 0 and all(one < 0 for one in self.seeds):
-            return "lower"
-        if self.low > 0 and all(one > 0 for one in self.seeds):
-            return "higher"
-        return "no difference beyond chance"
+        """`lower` or `higher` where neither other text nor other seeds would turn it.
+
+        `alike` is a difference that is below `LEAST` for any text and seed; `open` is whatever text
+        or seeds are too far apart for, and `one seed` says nothing of others. Of a clamp one model
+        is enough: it is compared with itself.
+        """
+        if len(self.seeds) == 1 and self.cause != "clamp":
+            return "one seed"
+        seeds = self.over_seeds or 0.0
+        if max(-self.low, self.high, abs(self.mean) + seeds) < LEAST:
+            return "alike"
+        shown = self.low > 0 or self.high < 0
+        if shown and abs(self.mean) > seeds:
+            return "lower" if self.mean < 0 else "higher"
+        return "open"
+
+    @property
+    def over_seeds(self) -> float | None:
+        """Half of the 95 % interval of the mean over seeds; None of one seed."""
+        count = len(self.seeds)
+        if count < 2:
+            return None
+        errors = STUDENT.get(count, STUDENT[max(STUDENT)])
+        return errors * statistics.stdev(self.seeds) / math.sqrt(count)
 
 
 def read_study(root: Path, runs: Iterable[StoredRun]) -> list[Asked]:
@@ -146,7 +193,7 @@ def read_study(root: Path, runs: Iterable[StoredRun]) -> list[Asked]:
             continue
         files = {
             name: path
-            for name in QUESTIONS
+            for name in ANSWERS
             if (path := root / LANGUAGE / name / f"{run.config.fingerprint}.json").exists()
         }
         answers = {name: _read(path) for name, path in files.items()}
@@ -161,8 +208,18 @@ def _read(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
+def said_of(layer: str, between: Range | None, variant: str = "") -> str:
+    """What tables and pictures call a model.
+
+    >>> said_of("DeltaNet", (0.0, 1.0), "2σ(x) capped")
+    'DeltaNet [0, 1], 2σ(x) capped'
+    """
+    ends = "" if between is None else f" [{between[0]:g}, {between[1]:g}]"
+    return f"{layer}{ends}" + (f", {variant}" if variant else "")
+
+
 def families(asked: Sequence[Asked]) -> list[Family]:
-    """By layer, [0, 1] before [-1, 1]."""
+    """By layer, [0, 1] before [-1, 1], controls last."""
     by_cell: dict[str, list[Asked]] = {}
     for one in asked:
         by_cell.setdefault(cell(one.run.config), []).append(one)
@@ -172,58 +229,95 @@ def families(asked: Sequence[Asked]) -> list[Family]:
         kept = [one for one in members if one.run in chosen]
         if kept:
             config = kept[0].run.config
-            layer = model_label(config, with_range=False)
+            layer, between, variant = model_label(config, with_range=False), eigen_range(config), ""
+            if layer in CONTROLS:
+                layer, between, variant = CONTROLS[layer]
             ordered = tuple(sorted(kept, key=lambda one: one.seed))
-            found.append(Family(layer, eigen_range(config), ordered))
-    return sorted(found, key=lambda one: (one.layer, -(one.between or USUAL)[0], _size(one)))
+            found.append(Family(layer, between, ordered, variant))
+    return sorted(
+        found,
+        key=lambda one: (one.layer, one.variant, -(one.between or USUAL)[0], _size(one)),
+    )
 
 
 def _size(family: Family) -> tuple[int, int]:
     return family.config.model.backbone.d_model, family.config.steps
 
 
-def differences(found: Sequence[Family]) -> list[Difference]:
-    """Every pair of ranges of one layer, trained alike, by domain and position."""
+def differences(found: Sequence[Family], cause: Cause = "range") -> list[Difference]:
+    """Of every two models that differ in `cause` alone, by domain and position."""
     told = []
-    for family in found:
-        if family.between != EXTENDED:
-            continue
-        usual = next((one for one in found if _is_pair(one, family)), None)
-        if usual is None:
-            continue
-        pairs = [
-            (before, after)
-            for before in usual.members
-            for after in family.members
-            if before.seed == after.seed and {"loss"} <= before.answers.keys() & after.answers
-        ]
-        if not pairs:
-            continue
-        for domain in pairs[0][1].domains:
-            for end in pairs[0][1].ends(domain):
-                one = _difference(family.layer, domain, end, pairs)
+    for layer, pairs in _sides(found, cause):
+        for domain in pairs[0][1].model.domains:
+            for end in pairs[0][1].model.ends(domain):
+                one = _difference(cause, layer, domain, end, pairs)
                 told += [one] if one is not None else []
     return told
 
 
-def _is_pair(usual: Family, extended: Family) -> bool:
-    """Whether two families differ in the range alone."""
-    mine, other = extended.config, usual.config
+@dataclass(frozen=True)
+class _Side:
+    """A model, and the question whose losses count."""
+
+    model: Asked
+    question: str = "loss"
+
+    @property
+    def asked(self) -> bool:
+        return {"loss", self.question} <= self.model.answers.keys()
+
+
+_Pairs = list[tuple[_Side, _Side]]
+
+
+def _sides(found: Sequence[Family], cause: Cause) -> list[tuple[str, _Pairs]]:
+    """Layer by layer the pairs to compare, seed by seed: what it is less, and what."""
+    sides: list[tuple[str, _Pairs]] = []
+    for family in found:
+        if family.between != EXTENDED or family.variant:
+            continue
+        usual = next((one for one in found if _is_pair(one, family, control=False)), None)
+        control = next((one for one in found if _is_pair(one, family, control=True)), None)
+        before, after = {
+            "range": (usual, family),
+            "speed": (usual, control),
+            "sign": (control, family),
+            "clamp": (family, family),
+        }[cause]
+        if before is None or after is None:
+            continue
+        question = "clamped" if cause == "clamp" else "loss"
+        pairs = [
+            (_Side(one), _Side(other, question))
+            for one in before.members
+            for other in after.members
+            if one.seed == other.seed
+        ]
+        pairs = [pair for pair in pairs if all(side.asked for side in pair)]
+        if pairs:
+            sides.append((family.layer, pairs))
+    return sides
+
+
+def _is_pair(other: Family, extended: Family, *, control: bool) -> bool:
+    """Whether `other` is what `extended` is compared with: [0, 1], or the control."""
+    mine, its = extended.config, other.config
     alike = ("length", "batch", "steps", "data_sha256")
     return (
-        usual.between == USUAL
-        and usual.layer == extended.layer
-        and mine.model.backbone.d_model == other.model.backbone.d_model
-        and all(getattr(mine, name) == getattr(other, name) for name in alike)
+        other.between == USUAL
+        and bool(other.variant) == control
+        and other.layer == extended.layer
+        and mine.model.backbone.d_model == its.model.backbone.d_model
+        and all(getattr(mine, name) == getattr(its, name) for name in alike)
     )
 
 
 def _difference(
-    layer: str, domain: str, end: int, pairs: Sequence[tuple[Asked, Asked]]
+    cause: Cause, layer: str, domain: str, end: int, pairs: _Pairs
 ) -> Difference | None:
     by_seed = []
     for before, after in pairs:
-        first, second = before.windows(domain, end), after.windows(domain, end)
+        first, second = (side.model.windows(domain, end, side.question) for side in (before, after))
         if not first or len(first) != len(second):
             return None
         by_seed.append([b - a for a, b in zip(first, second, strict=True)])
@@ -231,6 +325,7 @@ def _difference(
     mean = sum(each) / len(each)
     error = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
     return Difference(
+        cause,
         layer,
         domain,
         end,

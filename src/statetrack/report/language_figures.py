@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from statetrack.lm.evaluation import CONFIDENCE
 from statetrack.report import looks
 from statetrack.report.figures import AXES_GREY, DPI, Picture, drawing, line_style
-from statetrack.report.language import Asked, Difference, Family
+from statetrack.report.language import Asked, Difference, Family, said_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +29,16 @@ SHOWN_SPACE = {"\n": "↵", "\t": "→", " ": "·"}
 
 
 def position_picture(
-    name: str, layer: str, found: Sequence[Family], told: Sequence[Difference]
+    name: str,
+    layer: str,
+    found: Sequence[Family],
+    told: Sequence[Difference],
+    sign: Sequence[Difference] = (),
 ) -> Picture | None:
-    """Above the loss of both ranges against the position, below their difference; by domain.
+    """Above the loss of all ranges against the position, below their difference; by domain.
 
-    Bands are 95 % intervals over the windows of text. Grey are the positions trained on.
+    `sign` is the difference to the control, which stands beside it. Bands are 95 % intervals over
+    the windows of text. Grey are the positions trained on.
     """
     mine = [one for one in found if one.layer == layer and any(m.domains for m in one.members)]
     domains = list(dict.fromkeys(d for one in mine for m in one.members for d in m.domains))
@@ -51,14 +56,20 @@ def position_picture(
         _position_axis(axes, trained, farthest)
         if pairs:
             _draw_difference(grid[1][column], [one for one in pairs if one.domain == domain])
+            control = [one for one in sign if (one.layer, one.domain) == (layer, domain)]
+            if control:
+                _draw_difference(grid[1][column], control, control=True)
             _position_axis(grid[1][column], trained, farthest)
     grid[0][0].set_ylabel("loss, nats a token", fontsize=8)
-    if pairs:
-        grid[1][0].set_ylabel("[-1, 1] less [0, 1]", fontsize=8)
     handles, names = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="lower center", ncols=3, frameon=False, fontsize=8)
-    height = figure.get_figheight()
-    said = f"across: position in the text; grey: trained on, up to {trained}"
+    if pairs:
+        grid[1][0].set_ylabel("[-1, 1] less another", fontsize=8)
+        more, called = grid[1][0].get_legend_handles_labels()
+        handles, names = [*handles, *more], [*names, *called]
+    height, wide = figure.get_figheight(), min(len(domains), 3)
+    figure.subplots_adjust(bottom=(0.37 + 0.18 * math.ceil(len(names) / wide)) / height)
+    figure.legend(handles, names, loc="lower center", ncols=wide, frameon=False, fontsize=8)
+    said = f"across: position in the text; grey: trained on, up to {trained}; ticks: seeds"
     figure.text(0.99, 1 - 0.04 / height, said, ha="right", va="top", fontsize=8)
     return Picture(name, f"{layer}: loss against position", figure)
 
@@ -89,7 +100,7 @@ def _position_axis(axes: "Axes", trained: int, farthest: int) -> None:
 
 
 def _draw_loss(axes: "Axes", family: Family, domain: str) -> None:
-    between = None if family.between is None else f"[{family.between[0]:g}, {family.between[1]:g}]"
+    between = said_of("", family.between, family.variant).strip() or None
     curves = [_pooled(one, domain) for one in family.members if domain in one.domains]
     curves = [curve for curve in curves if curve]
     if not curves:
@@ -136,14 +147,24 @@ def _pooled(asked: Asked, domain: str) -> list[tuple[float, float, float]]:
     ]
 
 
-def _draw_difference(axes: "Axes", told: Sequence[Difference]) -> None:
+def _draw_difference(axes: "Axes", told: Sequence[Difference], *, control: bool = False) -> None:
     x = [one.end / math.sqrt(2) if i else one.end / 2 for i, one in enumerate(told)]
     axes.axhline(0, color="black", linewidth=0.8)
     middle = [one.mean for one in told]
     below = [one.mean - one.low for one in told]
     above = [one.high - one.mean for one in told]
     bars: Any = [below, above]
-    axes.errorbar(x, middle, yerr=bars, fmt="o-", color="black", markersize=3, linewidth=1)
+    axes.errorbar(
+        x,
+        middle,
+        yerr=bars,
+        fmt="s:" if control else "o-",
+        color="black",
+        markerfacecolor="white" if control else "black",
+        markersize=3.5 if control else 3,
+        linewidth=1,
+        label="[-1, 1] less the control" if control else "[-1, 1] less [0, 1]",
+    )
     for i, one in enumerate(told):
         axes.plot([x[i]] * len(one.seeds), one.seeds, "_", color=AXES_GREY, markersize=7)
 

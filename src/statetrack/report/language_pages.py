@@ -7,16 +7,20 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from statetrack.experiments.language import MODELS
+from statetrack.experiments.language import EXTENDED, MODELS
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.report.cells import KEYS
 from statetrack.report.language import (
-    EXTENDED,
+    CONTROLS,
+    LEAST,
     Asked,
+    Cause,
     Difference,
     Family,
+    Range,
     differences,
     families,
+    said_of,
 )
 from statetrack.report.questions import Link
 from statetrack.runs.stored import Place
@@ -49,6 +53,19 @@ SHOWN_HEADS = 12
 SHOWN_TOKENS = 5
 LEAST_TOKENS = 20
 """Of a class before the answer speaks of it."""
+SAID = {
+    "lower": "With [-1, 1] the loss of {} is lower on {}.",
+    "higher": "With [-1, 1] the loss of {} is higher on {}.",
+    "alike": "With both ranges {} has the same loss on {}.",
+    "open": "Open for {} on {}: seeds differ by more than the ranges do.",
+    "one seed": "Open for {} on {}: there is one seed.",
+}
+"""A verdict in the answer, with the model and the domains it is about."""
+COMPARED: dict[Cause, str] = {
+    "speed": "start and speed of β: 2σ(x) capped, less σ(x)",
+    "sign": "the sign, in training: [-1, 1], less 2σ(x) capped",
+    "clamp": "the sign, once trained: [-1, 1] with β clamped to 1, less as it is",
+}
 
 
 def _percent(share: float) -> str:
@@ -64,33 +81,100 @@ def _positions(one: Difference | tuple[int, int], trained: int) -> str:
 
 
 def language_answer(asked: Sequence[Asked]) -> str:
-    """The first sentences of the page."""
+    """The first sentences of the page: which is lower, by how much, and what of it is the sign."""
     found = families(asked)
-    told = [one for one in differences(found) if one.end == _trained(found)]
+    told = _at_training(found, "range")
     if not told:
         return "Not known: no language model has been trained and judged in both ranges."
     said = []
     for layer in dict.fromkeys(one.layer for one in told):
         mine = [one for one in told if one.layer == layer]
-        groups: dict[str, list[Difference]] = {}
+        groups: dict[str, list[str]] = {}
         for one in mine:
-            groups.setdefault(one.verdict, []).append(one)
-        parts = []
-        for verdict in ("lower", "higher", "no difference beyond chance"):
-            if verdict in groups:
-                names = " and ".join(one.domain for one in groups[verdict])
-                what = verdict if verdict in ("lower", "higher") else "the same, as far as is seen,"
-                parts.append(f"{what} on {names}")
-        numbers = ", ".join(
-            f"{one.domain} {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})" for one in mine
-        )
+            groups.setdefault(one.verdict, []).append(one.domain)
+        lead = [
+            sentence.format(layer, _listed(groups[verdict]))
+            for verdict, sentence in SAID.items()
+            if verdict in groups
+        ]
         seeds = len(mine[0].seeds)
         said.append(
-            f"With [-1, 1] the loss of {layer} is {'; '.join(parts)}. The difference to [0, 1] at "
-            f"the length of training, in nats a token with 95 % intervals over text: {numbers}, "
-            + (f"{seeds} seeds." if seeds > 1 else "one seed, so that of others nothing is known.")
+            f"{' '.join(lead)} The loss of [-1, 1] less that of [0, 1] at the length of training, "
+            f"in nats a token with 95 % intervals over text: "
+            f"{_numbers_of(mine)}"
+            + (
+                f", the mean of {seeds} seeds, which by themselves have {_by_seed(mine)}."
+                if seeds > 1
+                else "."
+            )
         )
-    return " ".join(said)
+        said += _cause(found, layer)
+    return "\n\n".join(said)
+
+
+def _cause(found: Sequence[Family], layer: str) -> list[str]:
+    """What the control and the clamp say of the sign; that it is open where there is neither."""
+    by_cause = {
+        cause: [one for one in _at_training(found, cause) if one.layer == layer]
+        for cause in COMPARED
+    }
+    said = []
+    if sign := by_cause["sign"]:
+        said.append(
+            "A control with β = 2σ(x) that stops at 1 starts and moves as [-1, 1] does, but never "
+            "has a negative eigenvalue. The loss of [-1, 1] less that of the control, which is "
+            f"what the sign is worth in training: {_numbers_of(sign)} ({_seeds(sign)}, by "
+            f"themselves {_by_seed(sign)}): {_verdicts(sign)}."
+        )
+    if clamp := by_cause["clamp"]:
+        said.append(
+            "A trained model with [-1, 1] whose β is clamped to at most 1 has this loss, less "
+            f"that without the clamp: {_numbers_of(clamp)} ({_seeds(clamp)}): {_verdicts(clamp)}."
+        )
+    if not said and layer in {control for control, _, _ in CONTROLS.values()}:
+        said.append(
+            "Whether that is the sign is open: neither the control was trained nor a model clamped."
+        )
+    return said
+
+
+def _at_training(found: Sequence[Family], cause: Cause) -> list[Difference]:
+    return [one for one in differences(found, cause) if one.end == _trained(found)]
+
+
+def _numbers_of(told: Sequence[Difference]) -> str:
+    return ", ".join(
+        f"{one.domain} {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})" for one in told
+    )
+
+
+def _by_seed(told: Sequence[Difference]) -> str:
+    """The least and the greatest difference of a seed."""
+    return ", ".join(f"{one.domain} {min(one.seeds):+.3f} to {max(one.seeds):+.3f}" for one in told)
+
+
+def _seeds(told: Sequence[Difference]) -> str:
+    count = len(told[0].seeds)
+    return f"{count} seeds" if count > 1 else "one seed"
+
+
+def _verdicts(told: Sequence[Difference]) -> str:
+    """Each verdict once, with the domains it is about."""
+    by_verdict: dict[str, list[str]] = {}
+    for one in told:
+        by_verdict.setdefault(one.verdict, []).append(one.domain)
+    if len(by_verdict) == 1:
+        return next(iter(by_verdict))
+    return "; ".join(f"{verdict} on {_listed(names)}" for verdict, names in by_verdict.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Words as a sentence has them.
+
+    >>> _listed(["code", "math", "prose"])
+    'code, math and prose'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _trained(found: Sequence[Family]) -> int:
@@ -128,25 +212,51 @@ def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
             f"rate {config.optimizer.lr:g}",
         ]
         lines.append("| " + " | ".join(columns) + " |")
-    for models, name in _not_run(found):
+    for models, layer, between, variant in _not_run(found):
+        name = said_of(layer, between, variant)
         columns = [name, *[""] * (len(heads) + 3), f"not run: `{COMMAND.format(models=models)}`"]
         lines.append("| " + " | ".join(columns) + " |")
-    told = differences(found)
+    causes = [
+        (f"{one.layer}, {said}", one)
+        for cause, said in COMPARED.items()
+        for one in differences(found, cause)
+        if one.end in (trained, farthest)
+    ]
+    if causes:
+        lines += [
+            "\nWhat of it is the sign: the same, of models that differ in one thing alone. The "
+            "first two add up to the difference of the ranges, for the seeds that have a control. "
+            "Clamping shows what a trained model loses without its negative eigenvalues. Alike is "
+            f"below {LEAST} nats whatever the text and the seed.\n",
+            *_difference_lines("compared", causes, trained),
+        ]
+    told = [(one.layer, one) for one in differences(found)]
     if told:
         lines += [
             "\nThe difference of [-1, 1] to [0, 1], window by window and seed by seed on the same "
             "text; the interval is over windows, each the mean of its seeds.\n",
-            "| model | domain | positions | difference | 95 % of the text | by seed | windows "
-            "| with [-1, 1] |",
-            "|---|---|---|--:|---|---|--:|---|",
+            *_difference_lines("model", told, trained),
         ]
-        for one in told:
-            seeds = ", ".join(f"{value:+.4f}" for value in one.seeds)
-            lines.append(
-                f"| {one.layer} | {one.domain} | {_positions(one, trained)} | {one.mean:+.4f} "
-                f"| {one.low:+.4f} to {one.high:+.4f} | {seeds} | {one.windows} | {one.verdict} |"
-            )
     return [*lines, "", PAPER]
+
+
+def _difference_lines(
+    first: str, told: Iterable[tuple[str, Difference]], trained: int
+) -> list[str]:
+    lines = [
+        f"| {first} | domain | positions | difference | 95 % of the text | by seed "
+        "| mean of seeds ± | windows | verdict |",
+        "|---|---|---|--:|---|---|--:|--:|---|",
+    ]
+    for name, one in told:
+        seeds = ", ".join(f"{value:+.4f}" for value in one.seeds)
+        wide = "" if one.over_seeds is None else f"{one.over_seeds:.4f}"
+        lines.append(
+            f"| {name} | {one.domain} | {_positions(one, trained)} | {one.mean:+.4f} "
+            f"| {one.low:+.4f} to {one.high:+.4f} | {seeds} | {wide} | {one.windows} "
+            f"| {one.verdict} |"
+        )
+    return lines
 
 
 def _loss(family: Family, domain: str, end: int, link: Link) -> str:
@@ -157,18 +267,17 @@ def _loss(family: Family, domain: str, end: int, link: Link) -> str:
     return link(f"{statistics.median(values):.4f}{spread}", Place(best.files["loss"]))
 
 
-def _not_run(found: Iterable[Family]) -> list[tuple[str, str]]:
-    """The models of the study that nobody trained, with the name of their list."""
-    there = {(one.layer, one.between) for one in found}
+def _not_run(found: Iterable[Family]) -> list[tuple[str, str, Range | None, str]]:
+    """The models of the study that nobody trained: their list, layer, range and variant."""
+    there = {(one.layer, one.between, one.variant) for one in found}
     missing = []
     for models, members in MODELS.items():
         for mixer, options in members:
             factors = options.get("num_householders")
             layer = mixer if factors is None else f"{mixer} n={factors}"
-            between = options.get("eigen_range")
-            if (layer, between) not in there:
-                shown = "" if between is None else f" [{between[0]:g}, {between[1]:g}]"
-                missing.append((models, f"{layer}{shown}"))
+            one = CONTROLS.get(layer, (layer, options.get("eigen_range"), ""))
+            if one not in there:
+                missing.append((models, *one))
     return missing
 
 
@@ -244,12 +353,14 @@ def _scores(
 
 def looked_at(asked: Sequence[Asked]) -> list[tuple[Family, Asked]]:
     """The first seed of every model with [-1, 1] whose heads were looked at."""
-    found = []
-    for family in families(asked):
-        known = [one for one in family.members if one.answers.get("heads", {}).get("heads")]
-        if family.between == EXTENDED and known:
-            found.append((family, known[0]))
-    return found
+    return [(family, known[0]) for family in families(asked) if (known := _with_heads(family))]
+
+
+def _with_heads(family: Family) -> list[Asked]:
+    """The seeds of a model with [-1, 1] whose heads were looked at."""
+    if family.between != EXTENDED:
+        return []
+    return [one for one in family.members if one.answers.get("heads", {}).get("heads")]
 
 
 def heads_answer(asked: Sequence[Asked]) -> str:
@@ -265,10 +376,13 @@ def heads_answer(asked: Sequence[Asked]) -> str:
         counted = [item for item in heads["by_class"].items() if item[1]["tokens"] >= LEAST_TOKENS]
         classes = sorted(counted, key=lambda item: -item[1]["below_0"])
         (most, first), (least, last) = classes[0], classes[-1]
+        others = _with_heads(family)[1:]
+        shares = [_percent(other.answers["heads"]["all"]["below_0"]) for other in others]
         said.append(
             f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
-            f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5. "
-            f"{len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
+            f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5"
+            + (f" (seed {one.seed}; below 0 in the others: {_listed(shares)})" if shares else "")
+            + f". {len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
             f"tokens, {len(never)} on fewer than one in a hundred. Below 0 is most frequent on "
             f"tokens of the class {most} ({_percent(first['below_0'])}) and least on {least} "
             f"({_percent(last['below_0'])})."
@@ -371,10 +485,10 @@ def summary_rows(asked: Sequence[Asked], root: Path) -> list[dict[str, Any]]:
                     file = max(here, key=lambda item: item[0])[1].files["probes"]
                     values = [share for share, _ in here]
                     rows.append(_row(family, called, "accuracy", end, values, file, root))
-    for _, name in _not_run(found):
-        layer, _, ends_of = name.partition(" [")
-        between = [float(end) for end in ends_of.rstrip("]").split(", ")] if ends_of else None
-        known = {"experiment": LANGUAGE, "model": layer, "eigen_range": between, "metric": "loss"}
+    for _, layer, ends_of, variant in _not_run(found):
+        between = None if ends_of is None else list(ends_of)
+        model = said_of(layer, None, variant)
+        known = {"experiment": LANGUAGE, "model": model, "eigen_range": between, "metric": "loss"}
         for domain in DOMAINS:
             empty: dict[str, Any] = dict.fromkeys(KEYS)
             rows.append(empty | known | {"task": domain, "length": TRAINED, "seeds": 0})
@@ -395,7 +509,7 @@ def _row(
     numbers = (
         LANGUAGE,
         task,
-        family.layer,
+        said_of(family.layer, None, family.variant),
         between,
         config.model.backbone.num_layers,
         None,

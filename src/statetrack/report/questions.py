@@ -227,6 +227,9 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
         said.append(f"Learnt in neither range, and so mute: {len(by['not learnt'])}.")
     if by["one seed"]:
         said.append(f"With one seed, too few to say: {len(by['one seed'])}.")
+    if len(known) < len(found):
+        missing = len(found) - len(known)
+        said.append(f"Open, because not run in both ranges: {missing} of {len(found)}.")
     return " ".join(said)
 
 

@@ -10,6 +10,7 @@ from statetrack import tasks
 from statetrack.analysis.audit_file import ALMOST_ALL, read_audit
 from statetrack.report.paper import best_in_paper
 from statetrack.runs import Record, StoredRun
+from statetrack.runs.errors import reason_of
 from statetrack.runs.labels import eigen_range, model_label
 from statetrack.runs.selection import CELL, best_rate, cell, values_of
 from statetrack.training import RunConfig
@@ -468,7 +469,7 @@ def _why_absent(run: StoredRun, metric: str) -> str | None:
     if not run.finished:
         error = (run.error or "").strip()
         if error:
-            return error.splitlines()[-1]
+            return reason_of(error)
         step = max((r.step for r in run.records), default=0)
         return f"not finished: step {step} of {run.config.steps}"
     if run.last(metric) is None:

@@ -5,7 +5,21 @@ from pathlib import Path
 from statetrack.runs.files import InUse, exclusive, write_atomically
 from statetrack.runs.folder import ERROR, Run
 
-__all__ = ["forget_error", "keep_error", "write_error"]
+__all__ = ["forget_error", "keep_error", "reason_of", "write_error"]
+
+
+def reason_of(error: str) -> str:
+    """The one line that says why: of a traceback the first of what was raised.
+
+    What follows it is advice, as with errors of CUDA. Of any other text it is the last line.
+
+    >>> reason_of('Traceback:\\n  File "run.py"\\n    step()\\nRuntimeError: broken\\nTry again.')
+    'RuntimeError: broken'
+    """
+    lines = error.strip().splitlines()
+    places = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    behind = lines[places[-1] + 1 :] if places else []
+    return next((line for line in behind if line and not line[0].isspace()), lines[-1])
 
 
 def write_error(folder: Path, text: str) -> None:

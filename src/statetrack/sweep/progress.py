@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
+from statetrack.runs.errors import reason_of
 from statetrack.runs.folder import Run
 from statetrack.runs.labels import label
 from statetrack.runs.records import Record
@@ -133,7 +134,7 @@ class Progress:
     def ended(self, config: Any, run: Run) -> None:
         """Counts the run, says how it ended, and takes its bar away."""
         self._over += 1
-        reason = (run.error or "it was interrupted").strip().splitlines()[-1]
+        reason = reason_of(run.error or "it was interrupted")
         how = "finished" if run.finished else f"failed: {reason}"
         note = _note(self._seen.get(config.fingerprint, {}))
         if self._bars is None or not run.finished:
