@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from statetrack import automata
+from statetrack import automata, tasks
 from statetrack.analysis.exact_file import read_exact
 from statetrack.cli import main
+from statetrack.cli.exact import _needed
 from statetrack.compiler import CompiledRNN
 from tests.cli.words import complaint
 
@@ -39,6 +40,12 @@ def test_what_learnt_nothing_is_said_to_have_none(
     record = read_exact(tmp_path / "exact.json")
     assert (record.states is None) == (code == 1) and not record.exact
     assert (tmp_path / "machine.json").exists() == (code == 0)
+
+
+def test_as_many_householders_as_the_machine_needs() -> None:
+    needed = {name: _needed(tasks.get(name)) for name in ("parity_dense", "z3", "s3_swaps", "s5")}
+    assert needed == {"parity_dense": 1, "z3": 2, "s3_swaps": 1, "s5": 4}
+    assert _needed(tasks.get("mod_arithmetic_brackets")) == 1  # no machine has it
 
 
 def test_training_options_do_not_go_with_a_run(

@@ -9,6 +9,7 @@ from statetrack.cli import show
 if TYPE_CHECKING:
     from statetrack.compiler import CompiledRNN
     from statetrack.runs import Run
+    from statetrack.tasks import Task
 
 __all__ = ["exact"]
 
@@ -24,7 +25,7 @@ def exact(
     steps: int = 500,
     width: int = 32,
     heads: int = 2,
-    householders: int = 1,
+    householders: int | None = None,
     longest: int = 16,
     lr: float = 5e-3,
     seed: int = 0,
@@ -51,7 +52,8 @@ def exact(
     heads
         Heads of its layer.
     householders
-        Factors of its transitions for each token: 2 for z3 and s3.
+        Factors of its transitions for each token; by default as many as the compiled network of
+        the task's machine has (2 for z3 and s3), one if it has none.
     longest
         The longest example.
     lr
@@ -124,7 +126,7 @@ def _trained(
     steps: int,
     width: int,
     heads: int,
-    householders: int,
+    householders: int | None,
     longest: int,
     lr: float,
     seed: int,
@@ -138,7 +140,8 @@ def _trained(
     from statetrack.training import run as train
 
     learns = tasks.get(task)
-    options = {"num_heads": heads, "conv_size": 0, "num_householders": householders}
+    factors = _needed(learns) if householders is None else householders
+    options = {"num_heads": heads, "conv_size": 0, "num_householders": factors}
     config = RunConfig(
         task=task,
         model=TaggerConfig(
@@ -161,6 +164,15 @@ def _trained(
     with Progress() as progress:
         progress.begin([config], out)
         return train(config, out, watcher=progress)
+
+
+def _needed(learns: "Task") -> int:
+    """Householders a token that are enough for the machine of a task in a compiled network."""
+    from statetrack import compiler
+
+    if learns.machine is None:
+        return 1
+    return max(1, compiler.compile(learns.machine).plan.cost.householders)
 
 
 def _right(network: "CompiledRNN", length: int) -> float:
