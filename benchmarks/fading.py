@@ -27,7 +27,7 @@ from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig
 TASK = "repl_1_silent"
 HEADER = 21
 """Tokens of the assignments at the start."""
-PARTS = 8
+PARTS, FAR = 8, 192
 IDLE, FULL = 0.2, 1.98
 """Below the one β means "leave alone", above the other "reflect"."""
 
@@ -35,7 +35,6 @@ Change = Callable[[Any, int], Any]
 
 
 def config(steps: int, seed: int) -> RunConfig:
-    far = (192, 192)
     return tagging_run(
         TASK,
         "DeltaNet",
@@ -48,16 +47,16 @@ def config(steps: int, seed: int) -> RunConfig:
         lr=2e-3,
         clip_norm=1.0,
         schedule=ScheduleConfig(warmup=0.1, final=0.01),
-        evaluation=EvaluationConfig(every=max(50, steps // 200 * 50), size=64, lengths=far),
+        evaluation=EvaluationConfig(every=max(50, steps // 200 * 50), size=64, lengths=(FAR, FAR)),
         seed=seed,
         checkpoint_every=500,
     )
 
 
-def accuracy(model: Tagger) -> list[float]:
-    """By the eighth of the text that an answer lies in."""
+def accuracy(model: Tagger, far: int) -> list[float]:
+    """By the eighth of the text that an answer lies in; sixteen traces."""
     generator = tasks.generator(TASK, "test", seed=1)
-    batch = tasks.get(TASK).sample(16, 192, min_length=192, generator=generator)
+    batch = tasks.get(TASK).sample(16, far, min_length=far, generator=generator)
     with torch.no_grad():
         right = model(batch.tokens)[0].argmax(-1) == batch.targets
     width = batch.tokens.shape[1]
@@ -141,7 +140,7 @@ def main() -> None:
         for head in range(block.mixer.num_heads):
             for name, change in CHANGES.items():
                 block.mixer._inputs = changed(inputs, change, head)
-                told = accuracy(model)
+                told = accuracy(model, FAR)
                 found["accuracy"][f"layer {layer}, head {head}: {name}"] = told
                 print(f"layer {layer}, head {head}: {name:20} {told}", flush=True)
             block.mixer._inputs = inputs

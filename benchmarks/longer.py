@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from fading import TASK, accuracy
 from torch import Tensor
 
-from statetrack import tasks
 from statetrack.experiments.recipes import tagging_run
-from statetrack.models import Tagger
 from statetrack.training import EvaluationConfig, RunConfig, ScheduleConfig, run
 
-TASK = "repl_1_silent"
-PARTS = 8
 TIMES = 16
 STAYING = ScheduleConfig(shape="wsd", warmup=0.05, final=0.05, cooldown=0.3)
 
@@ -59,20 +56,6 @@ def config(stage: Stage, seed: int, full: bool, far: int) -> RunConfig:
     )
 
 
-def accuracy(model: Tagger, far: int) -> list[float]:
-    """By the eighth of the text that an answer lies in; sixteen traces."""
-    generator = tasks.generator(TASK, "test", seed=1)
-    batch = tasks.get(TASK).sample(16, far, min_length=far, generator=generator)
-    with torch.no_grad():
-        right = model(batch.tokens)[0].argmax(-1) == batch.targets
-    width = batch.tokens.shape[1]
-    cuts = [slice(i * width // PARTS, (i + 1) * width // PARTS) for i in range(PARTS)]
-    return [
-        round(float((right & batch.mask)[:, cut].sum() / batch.mask[:, cut].sum()), 3)
-        for cut in cuts
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true")
@@ -86,6 +69,7 @@ def main() -> None:
     weights: dict[str, Tensor] | None = None
     for stage in stages:
         chosen = config(stage, arguments.seed, arguments.full, far)
+        print(f"training on {stage.lengths[1]} statements, {stage.steps} steps", flush=True)
         done = run(chosen, arguments.out, device=arguments.device, start=weights)
         weights = done.weights()
         model = chosen.build(torch.Generator().manual_seed(0))
@@ -93,9 +77,9 @@ def main() -> None:
         told = accuracy(model.eval(), far)
         found.append({"lengths": stage.lengths, "steps": stage.steps, "accuracy": told})
         print(f"{stage.lengths[0]} to {stage.lengths[1]} statements: {told}", flush=True)
-    (arguments.out / "longer.json").write_text(
-        json.dumps({"seed": arguments.seed, "far": far, "stages": found}, indent=1) + "\n"
-    )
+        (arguments.out / "longer.json").write_text(
+            json.dumps({"seed": arguments.seed, "far": far, "stages": found}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

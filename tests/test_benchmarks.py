@@ -108,6 +108,9 @@ def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
             "first_step_s": 3.0,
             "mfu": 0.5,
             "reason": None if b < 16 else "OutOfMemoryError",
+            "device": "a GPU",
+            "versions": {"torch": "2"},
+            "date": "2026-01-01",
         }
         for who in ("ours", "fla")
         for b, t in ((8, 1024), (4, 2048), (2, 4096), (8, 2048), (2, 2048), (16, 2048))
@@ -117,11 +120,77 @@ def test_table_and_pictures(lm: ModuleType, tmp_path: Path) -> None:
     assert lines[6].endswith("OutOfMemoryError")
     page = lm.markdown(rows).splitlines()
     assert len(page) == 2 + 6 and page[0].count("|") == page[2].count("|")
-    assert "200.0k tokens/s | 50% | 2.0 | 3 s | 100.0k tokens/s fla | 2.0 | 3 s | 2.00 |" in page[2]
-    assert "OutOfMemoryError" in page[-1]
+    assert "200.0k tokens/s | 50% | 2.0 | 3 s | 100.0k tokens/s fla | 2.0 | 2.00 |" in page[2]
+    assert "OutOfMemoryError" in page[-1] and page[-1].endswith("| 210k, 38 GiB |")
     made = lm.plot(rows, tmp_path)
     assert [file.name for file in made] == ["lm_against_length.png", "lm_against_batch.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in made)
+    text = lm.on_page(rows, [tmp_path / "rows.json"], made)
+    assert "records: [rows.json]" in text and "Ours trains 2.00 times as fast" in text
+    assert "Short of" not in text
+    page_file = tmp_path / "page.md"
+    page_file.write_text(f"before\n{lm.MARKS[0]}\nold\n{lm.MARKS[1]}\nafter\n")
+    lm.put_on_page(page_file, text)
+    lm.put_on_page(page_file, text)
+    whole = page_file.read_text()
+    assert whole.startswith("before\n") and whole.endswith("\nafter\n") and "old" not in whole
+    assert whole.count(text) == 1
+
+
+def test_goals_are_of_cells(lm: ModuleType) -> None:
+    assert set(lm.GOALS) <= {f"{cell.phase} {cell.work}" for cell in lm.cells()}
+
+
+@pytest.mark.parametrize(
+    ("work", "ours", "short"),
+    [
+        ("train DeltaNet 374M B16 T2048", {"tokens_per_s": 211e3, "peak_mb": 37e3}, False),
+        ("train DeltaNet 374M B16 T2048", {"tokens_per_s": 209e3, "peak_mb": 37e3}, True),
+        ("train DeltaNet 374M B16 T2048", {"tokens_per_s": 211e3, "peak_mb": 40e3}, True),
+        ("train Mamba 386M B8 T2048", {"tokens_per_s": 131e3, "first_step_s": 31.0}, True),
+        ("train Mamba 386M B8 T2048", {"tokens_per_s": 131e3, "first_step_s": 29.0}, False),
+        ("decode DeltaNet 374M B64", {"tokens_per_s": 1.0, "ms": 2.1}, True),
+        ("decode DeltaNet 374M B64", {"tokens_per_s": 1.0, "ms": 1.9}, False),
+        ("train GLA 374M B16 T2048", {"tokens_per_s": 1.2e5}, True),
+        ("train GLA 374M B16 T2048", {"tokens_per_s": 1.4e5}, False),
+        ("train GLA 374M B16 T2048", {"tokens_per_s": None}, False),
+        ("train DeltaNet 374M B4 T2048", {"tokens_per_s": 1.0}, False),
+    ],
+)
+def test_what_is_short_of_its_goal(
+    lm: ModuleType, work: str, ours: dict[str, Any], short: bool
+) -> None:
+    blank = dict.fromkeys(("peak_mb", "first_step_s", "ms"), 0.0)
+    sides = {"ours": blank | ours, "peer": blank | {"tokens_per_s": 1e5}}
+    phase, _, rest = work.partition(" ")
+    assert (lm._missed((phase, rest), sides) is not None) == short
+
+
+def test_the_first_sentence(lm: ModuleType) -> None:
+    row = {"tokens_per_s": 188e3, "peak_mb": 36556.8, "mfu": 0.49, "ms": 0.83}
+    works = {
+        ("train", "DeltaNet 374M B16 T2048"): {"ours": row, "peer": {"tokens_per_s": None}},
+        ("decode", "DeltaNet 374M B1"): {"ours": row},
+    }
+    (said,) = lm.headline(works)
+    assert "188 thousand tokens a second in 35.7 GiB, 49%" in said and "0.83 ms" in said
+
+
+@pytest.mark.slow
+def test_what_was_tuned_before_leaves_peers_no_first_step(lm: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (llama,) = [cell for cell in lm.smoke() if cell.who == "transformers"]
+    options = {"seconds": 99, "smoke": True, "at_once": 1, "tuned": tmp_path / "tuned"}
+    (fresh,) = lm.Bench([llama], tmp_path / "rows.json", **options).run()
+    (later,) = lm.Bench([llama], tmp_path / "rows.json", **options).run()
+    assert fresh["first_step_s"] > 0 and later["first_step_s"] is None
+    assert later["tokens_per_s"] > 0
+
+
+def test_time_that_is_up_ends_what_has_begun(lm: ModuleType, tmp_path: Path) -> None:
+    bench = lm.Bench(lm.smoke()[:1], tmp_path / "rows.json", seconds=0.5, smoke=True, at_once=1)
+    (row,) = bench.run()
+    assert "not done when the" in row["reason"] and not bench.running
 
 
 def test_a_cell_that_hangs_is_ended(
@@ -130,7 +199,7 @@ def test_a_cell_that_hangs_is_ended(
     monkeypatch.setitem(lm.LIMIT, "ours", 0.2)
     bench = lm.Bench(lm.smoke()[:1], tmp_path / "rows.json", seconds=9, smoke=True, at_once=1)
     (row,) = bench.run()
-    assert row["reason"] == "no result within 0 s" and not bench.running
+    assert row["reason"].startswith("no result within 0 s, kernels still") and not bench.running
 
 
 @needs_proc
@@ -154,7 +223,7 @@ def test_the_others_wait_while_one_is_timed(lm: ModuleType, tmp_path: Path) -> N
         found = was(bench, child)
         if other is not None:
             begun, ended = other.stops[-1]
-            other.first = (begun - 5, ended - 0.1)
+            other.first = [(begun - 5, ended - 0.1)]
             assert 0 < other.stopped_in_first_step() < ended - begun
         return found
 
@@ -169,13 +238,13 @@ def test_a_call_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, str(FILE), "--smoke", "--at-once", "2", "--only", "T64|ours"]
     call = subprocess.Popen([*command, "--out", str(tmp_path / "rows.json")])
     children = Path(f"/proc/{call.pid}/task/{call.pid}/children")
-    for _ in range(600):
-        if len(found := children.read_text().split()) == 2:
+    for _ in range(3000):  # a busy machine imports torch slowly
+        if len(found := children.read_text().split()) > 1:
             break
         time.sleep(0.05)
-    assert len(found) == 2
+    assert len(found) > 1
     call.terminate()
-    assert call.wait(30) == 1
+    assert call.wait(120) == 1
     assert not any(Path(f"/proc/{one}").exists() for one in found)
 
 
@@ -185,6 +254,9 @@ def test_training_has_a_process_for_each_cell(lm: ModuleType) -> None:
     assert [cell for group in groups for cell in group] == ours
     assert all(len(group) == 1 for group in groups if group[0].phase == "train")
     assert [len(group) for group in groups if group[0].phase == "decode"] == [5]
+    whole = lm.in_order([*lm.sweep(), *lm.cells()])
+    assert not any(cell.swept for cell in whole[: len(lm.cells()) - 1])
+    assert whole[0].who == "ours" and "Gated" in whole[-1].title
 
 
 @pytest.mark.slow
@@ -202,3 +274,34 @@ def test_compiled_blocks_keep_less_than_by_default() -> None:
     assert ours["input"] == plain["input"] == 16 * 2048 * 1024 * 4 / 2**20
     assert ours["product"] == plain["product"]
     assert sum(ours.values()) < 0.8 * sum(plain.values())
+
+
+def test_processes_wait_until_there_is_memory(
+    lm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that do not fit at once: the second has room only after the first is done."""
+    cells = [cell for cell in lm.smoke() if cell.who == "ours" and "train" in cell.phase][:2]
+    monkeypatch.setattr(lm.Cell, "few_gib", property(lambda self: 1.0))
+    monkeypatch.setattr(lm.Cell, "gib", property(lambda self: 5.0))
+    monkeypatch.setattr(lm, "ROOM", 7.0)
+    bench = lm.Bench(cells, tmp_path / "rows.json", seconds=99, smoke=True, at_once=2)
+    together = []
+    given = lm.Child.give_room
+
+    def give_room(self: Any) -> None:
+        given(self)
+        together.append(sum(one.gib for one in bench.running))
+
+    monkeypatch.setattr(lm.Child, "give_room", give_room)
+    rows = bench.run()
+    assert [row["reason"] for row in rows] == [None, None]
+    assert len(together) == 2 and max(together) <= 7.0
+
+
+def test_a_shortened_model_has_one_layer_of_each_kind(lm: ModuleType) -> None:
+    (hybrid,) = [cell.model for cell in lm.smoke() if "hybrid" in cell.work]
+    model = lm.build_ours(hybrid, 96, None, "meta")
+    whole = model.backbone.blocks
+    with lm.shortened(model):
+        kinds = [type(block.mixer).__name__ for block in model.backbone.blocks]
+    assert kinds == ["DeltaNet", "Attention"] and model.backbone.blocks is whole
