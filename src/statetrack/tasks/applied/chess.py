@@ -162,6 +162,25 @@ CASTLING = (
 )
 
 
+QUIET, CAPTURE = 1, 2
+"""Bits of `Tables.goes`: a piece makes a move to an empty square, to one of the other side."""
+
+
+def _near(king: int) -> list[int]:
+    """Where a king is after a move, castling too, and what it passes; filled up with its square."""
+    found = [square for square in range(64) if _reaches(KING, king, square)]
+    found += [king - 2, king + 2] if king in (4, 60) else []
+    return [*found, *[king] * (11 - len(found))]
+
+
+def _passing(square: int, side: int) -> int:
+    """Where a pawn stands that takes on `square` en passant, from the left or the right."""
+    rank = square // 8
+    source = square + (8 if rank == 2 else -8) + side
+    beside = rank in (2, 5) and abs(source % 8 - square % 8) == 1
+    return source if beside else NONE
+
+
 class Tables:
     """What the rules need, on one device."""
 
@@ -177,16 +196,19 @@ class Tables:
         self.bits = table([_bit(square) for square in squares])
         between = torch.tensor([[_between(a, b) for b in squares] for a in squares])
         self.between = between.to(device)
-        self.line = table([[_line(a, b) for b in squares] for a in squares])
         self.path = between[[m.source for m in MOVES], [m.target for m in MOVES]].to(device)
-        nothing = [False] * len(MOVES)
-        self.quiet, self.capture = (
-            table(
-                [nothing, *([_goes(p, m, captures=captures) for m in MOVES] for p in officers)],
-                torch.bool,
-            )
-            for captures in (False, True)
+        # By the square of a king: the moves along a line through it, and the squares it may go to.
+        lines = [[_line(king, square) for square in squares] for king in squares]
+        self.along = table(
+            [[bool(line[m.source] & _bit(m.target)) for m in MOVES] for line in lines], torch.bool
         )
+        self.near = table([_near(king) for king in squares])
+        nothing = [False] * len(MOVES)
+        quiet, capture = (
+            torch.tensor([nothing, *([_goes(p, m, captures=it) for m in MOVES] for p in officers)])
+            for it in (False, True)
+        )
+        self.goes = (quiet * QUIET + capture * CAPTURE).byte().T.contiguous().to(device)
         none = [[False] * 64] * 64
         attacks = [[[_attacks(p, a, b) for b in squares] for a in squares] for p in officers]
         self.attacks = table([none, *attacks], torch.bool)
@@ -194,6 +216,15 @@ class Tables:
             piece != 0 and (piece - 1) % 6 + 1 in (BISHOP, ROOK, QUEEN) for piece in range(13)
         ]
         self.slides = table(slides, torch.bool)
+        # En passant: from which squares pawns take behind one that has moved two, and the moves.
+        passing = [[_passing(square, side) for side in (-1, 1)] for square in squares]
+        self.pawns = table(passing)
+        self.passing = table(
+            [
+                [0 if a == NONE else MOVES.index(Move(a, square, 0)) for a in passing[square]]
+                for square in squares
+            ]
+        )
         # Castling: the moves, and the rights that last when a piece leaves or takes a square.
         self.castles = table([MOVES.index(Move(king, to, 0)) for king, to, *_ in CASTLING])
         self.castle_path = table([_between(king, rook) for king, _, rook, _, _ in CASTLING])
@@ -269,36 +300,41 @@ def legal(at: Position, tables: Tables) -> Bool[Tensor, "games moves"]:
     answers = torch.where(checkers == 1, where.sum(dim=1, keepdim=True), 0)
     answers = torch.where(checkers == 0, -1, answers)
 
-    # Squares that are struck when the king has left its own.
+    # Squares about the king that are struck when it has left its own.
     without = occupied & ~tables.bits[king]
-    strikes = tables.attacks[foes, square] & (tables.between & without[..., None] == 0)
-    struck = strikes.any(dim=1)
+    near = tables.near[king.squeeze(1)]
+    from_, to = square[:, None], near[:, None, :]
+    strikes = tables.attacks[foes[..., None], from_, to]
+    strikes &= tables.between[from_, to] & without[..., None] == 0
+    struck = torch.zeros_like(own).scatter(1, near, strikes.any(dim=1))
 
+    # What can be said of a square is said there, and read by the moves from it or to it.
     source, target = tables.source, tables.target
-    moved = pieces[:, source] * own[:, source]
-    taken = enemy[:, target]
-    quiet = tables.quiet.T[_numbers(tables), moved] & (pieces[:, target] == 0)
-    takes = tables.capture.T[_numbers(tables), moved]
-    allowed = (tables.path & occupied == 0) & (quiet | (takes & taken))
-    is_king = source == king
-    pinned = guards & tables.bits[source] != 0
-    along = tables.line[king, source] & tables.bits[target] != 0
-    saves = answers & tables.bits[target] != 0
-    free = torch.where(is_king, ~struck[:, target], saves & (~pinned | along))
+    goes = tables.goes[_numbers(tables), (pieces * own)[:, source]]
+    meets = torch.where(enemy, CAPTURE, torch.where(owner == 0, QUIET, 0)).byte()
+    allowed = (tables.path & occupied == 0) & (goes & meets[:, target] != 0)
+    pinned, saves = guards & tables.bits != 0, answers & tables.bits != 0
+    along = tables.along[king.squeeze(1)]
+    free = torch.where(
+        source == king, ~struck[:, target], saves[:, target] & (~pinned[:, source] | along)
+    )
     found = allowed & free
 
     # En passant, by trying it: both pawns leave their rank at once, which pins do not show.
-    passing = takes & (moved == PAWN + BLACK * black) & (target == at.passed[:, None])
-    victim = at.passed[:, None] + torch.where(black, 8, -8)
+    behind = at.passed.clamp(min=0)
+    victim = behind[:, None] + torch.where(black, 8, -8)
     others = (checks & ~tables.slides[pieces] & (square != victim)).any(dim=1, keepdim=True)
-    behind = at.passed.clamp(min=0)[:, None]
-    gone = occupied & ~tables.bits[victim.clamp(min=0, max=63)] | tables.bits[behind]
-    for side in (-1, 1):
-        pawn = (victim + side).clamp(min=0, max=63)
-        left = gone & ~tables.bits[pawn]
-        lines = aims & tables.slides[pieces] & (tables.between[square, king] & left == 0)
-        safe = ~(others | lines.any(dim=1, keepdim=True))
-        found = found | (passing & (source == pawn) & safe)
+    gone = occupied & ~tables.bits[victim.clamp(min=0, max=63)] | tables.bits[behind][:, None]
+    pawns = tables.pawns[behind]
+    stands = pawns.clamp(min=0)
+    left = gone & ~tables.bits[stands]
+    lines = (aims & tables.slides[pieces])[..., None] & (
+        tables.between[square, king][..., None] & left[:, None, :] == 0
+    )
+    passes = (pawns >= 0) & (at.passed[:, None] >= 0) & ~(others | lines.any(dim=1))
+    passes &= pieces.gather(1, stands) == PAWN + BLACK * black
+    moves = tables.passing[behind]
+    found = found.scatter(1, moves, found.gather(1, moves) | passes)
 
     # Castling.
     clear = tables.castle_path & occupied == 0
