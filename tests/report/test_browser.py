@@ -104,6 +104,7 @@ def test_tabs_show_one_section_at_a_time_and_the_address_remembers(page: Any) ->
     page.keyboard.press("Home")
     assert visible(page) == ["overview"]
     page.go_back()
+    page.wait_for_selector("#runs", state="visible")
     assert visible(page) == ["runs"]
     page.reload()
     assert visible(page) == ["runs"] and in_sight(page, "#tab-runs") and in_sight(page, "h1")
@@ -282,6 +283,7 @@ def test_a_plot_is_a_table_too(page: Any) -> None:
     page.wait_for_selector(f"{PANEL} .curve")
     page.locator("#lengths summary", has_text="Numbers as a table").first.click()
     table = page.locator("#lengths .as-table table").first
+    table.wait_for()  # made when the browser says that the element was opened, which is later
     heads = table.locator("thead th").all_inner_texts()
     assert heads == ["tokens read", "DeltaNet [-1, 1]", "DeltaNet [0, 1]"]
     last = table.locator("tbody tr").last.locator("th, td").all_inner_texts()
