@@ -17,6 +17,7 @@ from statetrack import ops
 from statetrack.layers import registry
 from statetrack.ops.dense import reference
 from tests.helpers import relative_error, unhooked
+from tests.layers.across import all_layers
 from tests.layers.cases import (
     D_MODEL,
     NOT_LINEAR,
@@ -27,6 +28,7 @@ from tests.layers.cases import (
     sequence,
 )
 from tests.layers.foreign import Leaky
+from tests.ops.processes import on_processes
 
 
 @every_layer
@@ -500,6 +502,27 @@ def test_a_state_for_each_packed_sequence() -> None:
         layer(x, layer(x)[1], cu_seqlens=packing)
 
 
+# ------------------------------------------------------------------------------ several processes
+
+
+@pytest.fixture(scope="module")
+def across() -> list[dict[str, dict[str, float] | str]]:
+    return on_processes(2, all_layers)
+
+
+@every_layer
+def test_a_sequence_on_two_processes_is_one_or_refused(
+    name: str, across: list[dict[str, dict[str, float] | str]]
+) -> None:
+    for found in (one[name] for one in across):
+        if isinstance(found, str):
+            assert not registry.get(name).splits
+            assert found.startswith(f"{name} needs all tokens of a sequence in one process")
+        else:
+            assert {"y", "x", *build(name).state_keys} < found.keys()
+            assert max(found.values()) < 1e-9, found
+
+
 # ---------------------------------------------------------------------------- copies and printing
 
 
@@ -523,6 +546,6 @@ def test_a_layer_needs_no_more_than_three_methods() -> None:
     assert torch.allclose(layer(x[:, 2:], layer(x[:, :2])[1])[0], y[:, 2:])
     assert torch.equal(layer(x, read_at=torch.tensor([[4], [0]]))[0][:, 0], y[[0, 1], [4, 0]])
     assert torch.equal(state["recurrent"], y[:, -1])
-    assert layer.folds() == [] and not layer.packs
+    assert layer.folds() == [] and not layer.packs and not layer.splits
     with pytest.raises(ValueError, match=r"Leaky has no transitions .* _transitions\(x, state\)"):
         layer.transitions(x)

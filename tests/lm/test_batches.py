@@ -18,6 +18,14 @@ def test_rows_are_the_text(manifest: Manifest) -> None:
     assert reader.windows["prose"] == (len(reader.parts["prose"]) - 1) // 10
 
 
+def test_segments_are_the_rows(manifest: Manifest) -> None:
+    rows = Reader(manifest, "train", 12).rows([Window("prose", 0), Window("code", 1)])
+    parts = [rows.segment(index, 3) for index in range(3)]
+    assert torch.equal(torch.cat([part.tokens for part in parts], dim=1), rows.tokens)
+    assert torch.equal(torch.cat([part.targets for part in parts], dim=1), rows.targets)
+    assert all(torch.equal(part.domains, rows.domains) for part in parts)
+
+
 def test_streams_read_on(manifest: Manifest) -> None:
     reader = Reader(manifest, "train", 16)
     sampler = Sampler(reader.windows, batch=2, seed=0, streams=True)

@@ -224,6 +224,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data_sha256": "0" * 64}, "another hash"),
     ({"batch": 5000}, "fewer than the batch of 5000"),
     ({"mixture": {"cod": 1.0}}, "mixture has 'cod'"),
+    ({"context_parallel": 2}, "context_parallel=2 must divide the number of processes, which is 1"),
+    ({"context_parallel": 3}, "length=32 must be a multiple of context_parallel=3"),
+    ({"context_parallel": 2, "documents": "packed"}, "'packed' cannot be cut in time"),
     ({"carry_state": True, "model": corpus.model("Attention")}, "carry_state needs layers"),
 ]
 

@@ -209,6 +209,56 @@ def test_two_processes_train_what_one_does(kind: str, manifest: Manifest, tmp_pa
     close(alone.folder, folder, bf16=kind == "muon")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "way"),
+    [
+        (2, {"carry_state": True, "recompute": True}),
+        (2, {"compile": "blocks", "model": corpus.model("Mamba")}),
+        (4, {"micro_batch": 1, "skip_spikes": True}),
+    ],
+    ids=["carried", "compiled", "two-by-two"],
+)
+def test_processes_that_share_sequences_train_what_one_does(
+    processes: int, way: dict[str, Any], manifest: Manifest, tmp_path: Path
+) -> None:
+    optimizer = PretrainOptimizerConfig(lr=1e-3, eps=1e-6)
+    shared = corpus.config(manifest, optimizer=optimizer, context_parallel=2, **way)
+    config = dataclasses.replace(shared, context_parallel=1, compile="no")
+    alone = run(config, tmp_path / "alone")
+    assert shared.fingerprint == config.fingerprint
+    ranks(processes, shared, tmp_path)
+    folder = tmp_path / "runs" / config.fingerprint
+    assert Run(folder).info["processes"] == processes and problems(Run(folder)) == []
+    close(alone.folder, folder, bf16=False)
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_with_shared_sequences(manifest: Manifest, tmp_path: Path) -> None:
+    """Carried states are in the checkpoint once, not once for each process that shares them."""
+    optimizer = PretrainOptimizerConfig(lr=1e-3, eps=1e-6)
+    config = corpus.config(
+        manifest, carry_state=True, optimizer=optimizer, steps=400, checkpoint_every=None
+    )
+    shared = dataclasses.replace(config, context_parallel=2)
+    process = ranks(2, shared, tmp_path, wait=False)
+    folder = tmp_path / "runs" / shared.fingerprint
+    wait_for(folder / "records.jsonl", process)
+    for child in children(process.pid):
+        os.kill(child, signal.SIGTERM)
+    process.communicate(timeout=120)
+    (saved,) = folder.glob("checkpoints/step-*")
+    step = json.loads((saved / "position.json").read_text())["step"]
+    tensors = Engine([config]).state(0)[0]
+    read_into(folder, step, tensors)
+    alone = Pretrainer([config], torch.device("cpu"))
+    alone.step(0, step)
+    carried = {name: x for name, x in alone.state(0).items() if name.startswith("carried.")}
+    assert len(carried) == 4 and all(len(value) == config.batch for value in carried.values())
+    for name, value in carried.items():
+        torch.testing.assert_close(tensors[name], value, rtol=1e-2, atol=1e-3)
+
+
 def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
     """Until there is something at `path`."""
     deadline = time.monotonic() + 300
@@ -284,7 +334,16 @@ def test_a_polite_kill_saves_on_all_processes(manifest: Manifest, tmp_path: Path
 
 @pytest.mark.slow
 def test_mistakes_are_told_once(manifest: Manifest, tmp_path: Path) -> None:
-    process = ranks(2, run_config(manifest, batch=5), tmp_path, wait=False)
-    output, _ = process.communicate(timeout=300)
-    lines = [line for line in output.splitlines() if line.startswith("statetrack:")]
-    assert lines == ["statetrack: batch=5 must be a multiple of the 2 processes"]
+    mistakes = [
+        (run_config(manifest, batch=5), "batch=5 must be a multiple of the 2 processes"),
+        (
+            corpus.config(manifest, context_parallel=2, model=corpus.model("MLSTM")),
+            "context_parallel needs layers whose sequences can be cut, and MLSTM is none: leave it "
+            "out, or take layers that are linear in their state",
+        ),
+    ]
+    for config, message in mistakes:
+        process = ranks(2, config, tmp_path, wait=False)
+        output, _ = process.communicate(timeout=300)
+        lines = [line for line in output.splitlines() if line.startswith("statetrack:")]
+        assert lines == [f"statetrack: {message}"]

@@ -186,6 +186,8 @@ class Machine:
     """Activation checkpointing: less memory, a third more work."""
     compile: Flag = False
     """Compile every block with torch.compile."""
+    context_parallel: int | None = None
+    """Processes that share each sequence, cut in time: for sequences too long for one."""
     peak_tflops: float | None = None
     """Of one device, for the MFU; by default it is measured."""
 
@@ -331,6 +333,7 @@ def pretrain_config(shards: Path, recipe: Recipe) -> "PretrainConfig":
         "micro_batch": recipe.machine.micro_batch,
         "recompute": recipe.machine.recompute or None,
         "compile": "blocks" if recipe.machine.compile else None,
+        "context_parallel": recipe.machine.context_parallel,
         "peak_tflops": recipe.machine.peak_tflops,
         "log_every": judge.log_every,
         "checkpoint_every": judge.checkpoint_every,

@@ -14,6 +14,7 @@ from statetrack.eigenvalues import EigenRange
 from statetrack.layers.parts import at_times
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
+from statetrack.ops.context import in_use
 from statetrack.ops.packing import sequences_in
 
 __all__ = ["Fold", "Layer", "LayerState", "Shared"]
@@ -69,6 +70,8 @@ class Layer(nn.Module, ABC):
     - `packs = True`, if `_mix` takes several sequences in a row (`ops.Packing`), with a state for
       each, and itself reads at the times `read_at` alone; otherwise both are None whenever `_mix`
       is called;
+    - `splits = True`, if several processes may share a sequence (`ops.context_parallel`): whatever
+      `_mix` does from token to token it leaves to ops and to `ops.packing.previous` and `last_of`;
     - `_transitions(x, state)`: `transitions` on checked input, for looking at its eigenvalues;
     - `_mix_shared(x, state, read_at, packing, shared)`, if it hands on something to later layers of
       its stack (`Shared`);
@@ -92,6 +95,7 @@ class Layer(nn.Module, ABC):
     """
 
     packs: ClassVar[bool] = False
+    splits: ClassVar[bool] = False
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -133,6 +137,8 @@ class Layer(nn.Module, ABC):
         packing = ops.packing_of(cu_seqlens, x)
         if packing is not None:
             self._check_packing(x, packing, state, mask)
+        if in_use():
+            self._check_cut(mask)
         if mask is not None:
             y, after, given = self._mix_masked(x, state, mask, shared or Shared())
             y = at_times(y, read_at)
@@ -237,6 +243,17 @@ class Layer(nn.Module, ABC):
             f"the state of {type(self).__name__} holds {known}, but this one "
             f"holds {', '.join(map(repr, state)) or 'nothing'}; None is the empty state"
         )
+
+    def _check_cut(self, mask: Tensor | None) -> None:
+        if not self.splits:
+            raise ValueError(
+                f"{type(self).__name__} needs all tokens of a sequence in one process: leave out "
+                "context_parallel, or take a layer that is linear in its state"
+            )
+        if mask is not None:
+            raise ValueError(
+                "padding cannot be cut across processes: leave out mask or context_parallel"
+            )
 
     def _check_packing(
         self, x: Tensor, packing: ops.Packing, state: LayerState | None, mask: Tensor | None

@@ -58,6 +58,7 @@ class DeltaFamily(Layer):
     """
 
     packs = True
+    splits = True
 
     def __init__(
         self,

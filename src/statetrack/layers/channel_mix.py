@@ -27,6 +27,7 @@ class ChannelMix(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

@@ -24,6 +24,7 @@ class Diagonal(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

@@ -41,6 +41,7 @@ class GLA(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

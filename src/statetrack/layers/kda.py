@@ -62,6 +62,7 @@ class KDA(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

@@ -36,6 +36,7 @@ class LRU(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

@@ -30,6 +30,7 @@ class Mamba(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

@@ -41,6 +41,7 @@ class Mamba2(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

@@ -49,6 +49,7 @@ class RWKV7(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(

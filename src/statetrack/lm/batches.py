@@ -24,6 +24,11 @@ class Rows:
     targets: Int[Tensor, "rows time"]
     domains: Int[Tensor, "rows"]
 
+    def segment(self, index: int, of: int) -> "Rows":
+        """The same rows, cut into `of` equal parts in time: part `index` of each."""
+        tokens, targets = (x.chunk(of, dim=1)[index] for x in (self.tokens, self.targets))
+        return Rows(tokens, targets, self.domains)
+
 
 class Reader:
     """The rows of every step, from the shards of a split."""

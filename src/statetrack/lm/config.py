@@ -80,6 +80,8 @@ class PretrainConfig(RunDescription):
         recompute: keep only what goes into each block, and compute the rest again when gradients
             are asked for.
         compile: `blocks` compiles each block with torch.compile.
+        context_parallel: processes that share each sequence, cut in time; the others have other
+            sequences.
         peak_tflops: of one device, for the MFU; measured if it is not given.
         stop_at: end as soon as the validation loss is at most this.
     """
@@ -90,6 +92,7 @@ class PretrainConfig(RunDescription):
             "micro_batch",
             "recompute",
             "compile",
+            "context_parallel",
             "peak_tflops",
             "log_every",
             "checkpoint_every",
@@ -119,6 +122,7 @@ class PretrainConfig(RunDescription):
     micro_batch: Whole | None = None
     recompute: bool = False
     compile: Literal["no", "blocks"] = "no"
+    context_parallel: Whole = 1
     peak_tflops: Positive | None = None
     log_every: Whole = 10
     checkpoint_every: Whole | None = 500
@@ -133,6 +137,16 @@ class PretrainConfig(RunDescription):
                 raise ValueError(
                     f"{name}={every!r} must be a multiple of log_every={self.log_every}"
                 )
+        if self.length % self.context_parallel:
+            raise ValueError(
+                f"length={self.length} must be a multiple of "
+                f"context_parallel={self.context_parallel}"
+            )
+        if self.documents == "packed" and self.context_parallel > 1:
+            raise ValueError(
+                "documents='packed' cannot be cut in time: take joined, or leave out "
+                "context_parallel"
+            )
         if self.carry_state and self.mixture is not None:
             raise ValueError(
                 "carry_state reads text in its order, which a mixture does not: leave out one"

@@ -1,16 +1,17 @@
 """The executor that pretrains: one language model, on one process or sharded over many.
 
-Letters: B sequences of a step over all processes, T tokens of one, W processes. Process w has the
-rows w·B/W to (w + 1)·B/W - 1. Matrices are sharded with torch's `fully_shard`, a block at a time;
-vectors (norms, gates, time scales) are few and small, stay whole and in fp32 on every process, and
-their gradients are summed here.
+Letters: B sequences of a step over all processes, T tokens of one, W processes, C of which share
+each sequence (1 unless the config says otherwise). With g = ⌊w/C⌋, process w has the rows g·B·C/W
+to (g + 1)·B·C/W - 1, and of each the tokens of segment w mod C. Matrices are sharded with torch's
+`fully_shard`, a block at a time; vectors (norms, gates, time scales) are few and small, stay whole
+and in fp32 on every process, and their gradients are summed here.
 """
 
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -28,11 +29,15 @@ from statetrack.lm.spikes import Spikes
 from statetrack.lm.text import TOKENIZER
 from statetrack.models import CausalLM
 from statetrack.models.folder import LOADER, LOADER_TEXT
+from statetrack.ops import context_parallel
 from statetrack.runs import ranks
 from statetrack.runs.records import Record
 from statetrack.runs.warn import warn
 from statetrack.training.executor import Executor, Judgement, Stretch
 from statetrack.training.precision import autocast
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Pretrainer"]
 
@@ -59,8 +64,10 @@ class Pretrainer(Executor):
             streams=config.carry_state,
         )
         ranks.once(lambda: _expect_enough(config, self.sampler, self.world))
-        self.rows = config.batch // self.world
-        self.first_row = self.rank * self.rows
+        self.sharing = config.context_parallel
+        self.rows = config.batch * self.sharing // self.world
+        self.first_row = self.rank // self.sharing * self.rows
+        self.mesh = _mesh(device, self.sharing) if self.world > 1 else None
         # The weights are drawn on the CPU: the same ones on every device and every process.
         model = config.build(torch.Generator("cpu").manual_seed(config.seed)).to(device)
         self.flops_per_token = flops_per_token(model)
@@ -83,7 +90,7 @@ class Pretrainer(Executor):
             # versions and none more, and whose sizes it takes for variable once two were seen.
             torch.compiler.reset()
             model.backbone.compile_blocks()
-        if self.world > 1:
+        if self.mesh is not None:
             _shard(model, self.device, self.config.precision)
         return model
 
@@ -113,6 +120,7 @@ class Pretrainer(Executor):
         if self.carried is not None and self.sampler.begins(at):
             self.carried = self._empty_state()
         mine = self.reader.rows(rows_of(self.sampler, at, self.first_row, self.rows))
+        mine = mine.segment(self.rank % self.sharing, self.sharing)
         size = config.micro_batch or self.rows
         pieces = [slice(i, min(i + size, self.rows)) for i in range(0, self.rows, size)]
         by_row: list[Tensor] = []
@@ -122,7 +130,7 @@ class Pretrainer(Executor):
                 self.model.set_requires_gradient_sync(piece is pieces[-1])  # type: ignore[operator]
             share = (piece.stop - piece.start) / self.rows
             by_row.append(self._backward(mine, piece, share))
-        each = torch.cat(by_row)
+        each = self._of_whole_rows(torch.cat(by_row))
         self._row_losses[at] = each
         domains = self._here(mine.domains)
         sums[0].index_add_(0, domains, each.double())
@@ -144,19 +152,37 @@ class Pretrainer(Executor):
         start = None
         if self.carried is not None:
             start = tuple({k: v[piece] for k, v in layer.items()} for layer in self.carried)
-        with autocast(self.device, self.config.precision):
-            if self.config.documents == "packed":
-                loss, each, after = self._packed_loss(tokens, targets, start)
-            else:
-                loss, each, after = self.model.loss(
-                    self._here(tokens), self._here(targets), start, z_loss=self.config.z_loss
-                )
-        (loss * share).backward()
+        with self._shared():  # the backward pass too: it may compute blocks again
+            with autocast(self.device, self.config.precision):
+                if self.config.documents == "packed":
+                    loss, each, after = self._packed_loss(tokens, targets, start)
+                else:
+                    loss, each, after = self.model.loss(
+                        self._here(tokens), self._here(targets), start, z_loss=self.config.z_loss
+                    )
+            (loss * share).backward()
         if self.carried is not None:
             for kept, new in zip(self.carried, after, strict=True):
                 for key, value in kept.items():
                     value[piece] = new[key].detach()
         return each.mean(dim=1)
+
+    def _shared(self) -> AbstractContextManager[None]:
+        """Where the processes of a sequence read their segments of it."""
+        if self.sharing == 1:
+            return nullcontext()
+        return context_parallel(self._context())
+
+    def _context(self) -> dist.ProcessGroup:
+        assert self.mesh is not None
+        return self.mesh.get_group("context")
+
+    def _of_whole_rows(self, each: Float[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+        """The means of rows, from those of the segments that are here."""
+        if self.sharing > 1:
+            dist.all_reduce(each, group=self._context())
+            each /= self.sharing
+        return each
 
     def _packed_loss(
         self, tokens: Tensor, targets: Tensor, start: State | None
@@ -253,7 +279,7 @@ class Pretrainer(Executor):
             return mine.tolist()
         found = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(found, mine)
-        return torch.cat(found).tolist()
+        return torch.cat(found[:: self.sharing]).tolist()
 
     def _by_domain(self, step: int, sums: Float[Tensor, "2 domains"]) -> list[Record]:
         if len(self.reader.domains) < 2:
@@ -359,11 +385,11 @@ class Pretrainer(Executor):
 
     def _of_all(self, mine: Tensor) -> Tensor:
         """The rows of every process, as one tensor that is sharded over them."""
-        if self.world == 1:
+        if self.mesh is None:
             return mine
-        from torch.distributed.tensor import DTensor, Shard
+        from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        return DTensor.from_local(mine, _mesh(self.device), [Shard(0)])
+        return DTensor.from_local(mine, self.mesh, [Shard(0), Replicate()])
 
     def restore(self, run: int, tensors: dict[str, Tensor], step: int) -> None:
         for name, value in self._tensors():
@@ -399,14 +425,21 @@ def _checked(config: PretrainConfig) -> Manifest:
 
 
 def _expect_enough(config: PretrainConfig, sampler: Sampler, world: int) -> None:
-    if config.batch % world:
-        raise ValueError(f"batch={config.batch} must be a multiple of the {world} processes")
+    sharing = config.context_parallel
+    if world % sharing:
+        raise ValueError(
+            f"context_parallel={sharing} must divide the number of processes, which is {world}: "
+            f"torchrun --nproc-per-node {sharing} starts as many"
+        )
+    if config.batch % (world // sharing):
+        processes = f"{world} processes" if sharing == 1 else f"{world // sharing} groups of them"
+        raise ValueError(f"batch={config.batch} must be a multiple of the {processes}")
     if sampler.total < config.batch:
         raise ValueError(
             f"{config.data} has {sampler.total} windows of {config.length} tokens, fewer than the "
             f"batch of {config.batch}: give more text, a smaller batch or a smaller length"
         )
-    if config.documents == "packed" or config.carry_state:
+    if config.documents == "packed" or config.carry_state or sharing > 1:
         with torch.device("cpu"):
             _expect_layers(config)
 
@@ -416,6 +449,13 @@ def _expect_layers(config: PretrainConfig) -> None:
     model = config.build(torch.Generator("cpu").manual_seed(0))
     if config.documents == "packed" and not model.backbone.packs:
         raise ValueError("documents='packed' needs layers that take packed sequences: take joined")
+    mixers = [block.mixer for block in model.backbone.blocks]
+    whole = [type(one).__name__ for one in mixers if not one.splits]  # type: ignore[union-attr]
+    if config.context_parallel > 1 and whole:
+        raise ValueError(
+            f"context_parallel needs layers whose sequences can be cut, and {whole[0]} is none: "
+            "leave it out, or take layers that are linear in their state"
+        )
     if not config.carry_state:
         return
     tokens = torch.arange(4)[None] % config.model.vocab_size
@@ -444,10 +484,12 @@ def _sum_of_squares(tensors: list[Tensor], device: torch.device) -> Float[Tensor
     return torch.stack(torch._foreach_norm(tensors)).square().sum()
 
 
-def _mesh(device: torch.device) -> Any:
+def _mesh(device: torch.device, sharing: int) -> "DeviceMesh":
+    """The processes by what they read: rows of the batch, and within these, segments."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device.type, (ranks.world(),))
+    sizes = (ranks.world() // sharing, sharing)
+    return init_device_mesh(device.type, sizes, mesh_dim_names=("data", "context"))
 
 
 def _shard(model: CausalLM, device: torch.device, precision: str) -> None:
@@ -455,13 +497,14 @@ def _shard(model: CausalLM, device: torch.device, precision: str) -> None:
 
     The token table and the head stay fp32, as under autocast; the loss narrows the head itself.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import (
         MixedPrecisionPolicy,
         fully_shard,
         register_fsdp_forward_method,
     )
 
-    mesh = _mesh(device)
+    mesh = init_device_mesh(device.type, (ranks.world(),))
     whole: set[nn.Parameter] = {p for p in model.parameters() if p.ndim < 2}
     narrow = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if precision == "bf16" else None,

@@ -13,6 +13,7 @@ from statetrack.ops._dispatch import Backend as Backend
 from statetrack.ops._dispatch import BackendChoice as BackendChoice
 from statetrack.ops._dispatch import explain_backend as explain_backend
 from statetrack.ops._record import record_backends as record_backends
+from statetrack.ops.context import context_parallel as context_parallel
 from statetrack.ops.convolution import short_convolution as short_convolution
 from statetrack.ops.delta import delta_product as delta_product
 from statetrack.ops.delta import delta_rule as delta_rule

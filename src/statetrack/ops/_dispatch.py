@@ -18,6 +18,7 @@ from statetrack._extras import missing
 from statetrack.ops._record import note
 from statetrack.ops._register import packed_op
 from statetrack.ops._spec import OpSpec, find
+from statetrack.ops.context import in_use, run_cut
 from statetrack.ops.packing import Packing, by_length
 
 __all__ = ["Backend", "BackendChoice", "explain_backend", "run"]
@@ -79,8 +80,34 @@ def run(
 ) -> tuple[Any, Tensor]:
     """The op on its inputs, a `spec.inputs`, by the sequences of every packed row.
 
-    With `sizes` the first result is cut along its channels into tensors of these sizes. Triton
-    kernels take all sequences at once and write the parts where they belong.
+    With `sizes` the first result is cut along its channels into tensors of these sizes. Where
+    processes share sequences (`context_parallel`), these inputs are one segment.
+    """
+    if not in_use():
+        return _walk(spec, backend, inputs, packing, large, sizes)
+    if packing is not None:
+        raise ValueError(
+            "packed sequences cannot be cut across processes: leave out cu_seqlens or "
+            "context_parallel"
+        )
+
+    def walk(given: Any) -> tuple[Any, Tensor]:
+        return _walk(spec, backend, given, None, large, None)
+
+    y, final_state = run_cut(spec.name, spec.cut, walk, inputs, spec.blank)
+    return y if sizes is None else y.split(sizes, dim=-1), final_state
+
+
+def _walk(
+    spec: OpSpec,
+    backend: str,
+    inputs: Any,
+    packing: Packing | None,
+    large: bool,
+    sizes: tuple[int, ...] | None,
+) -> tuple[Any, Tensor]:
+    """`run` in this process alone. Triton kernels take all sequences at once and write the parts of
+    the first result where they belong.
     """
     chosen = _load(spec.name, backend, inputs[0].device.type, large)
     function = getattr(spec.loaded, chosen)  # an attribute, which a compiler can trace

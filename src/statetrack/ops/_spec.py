@@ -8,6 +8,8 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
+from statetrack.ops.context import Cut
+
 __all__ = ["OpSpec", "find", "register"]
 
 _KINDS = {Tensor: "Tensor", Tensor | None: "Tensor?", bool: "bool", float: "float", int: "int"}
@@ -27,6 +29,7 @@ class OpSpec:
         backends: the backends there are.
         sequences: the inputs [batch, time, ...], in which rows may hold packed sequences.
         blank: the state that nothing was read into, from a tensor of its shape.
+        cut: how it runs where several processes share a sequence; None if it cannot.
         other_names: further public functions that this op runs.
         loaded: the functions of the backends used so far, which a compiler can look up.
     """
@@ -38,6 +41,7 @@ class OpSpec:
     backends: tuple[str, ...]
     sequences: tuple[str, ...]
     blank: Callable[[Tensor], Tensor] = torch.zeros_like
+    cut: Cut | None = None
     other_names: tuple[str, ...] = ()
     loaded: SimpleNamespace = field(default_factory=SimpleNamespace)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from statetrack._typing import Bool, Inexact, Int
 from statetrack.ops._checks import check_devices, check_shape, checking_values
+from statetrack.ops.context import in_order
 
 __all__ = [
     "CuSeqlens",
@@ -250,7 +251,8 @@ def previous(
 ) -> Inexact[Tensor, "batch time *dim"]:
     """What came before each token of its sequence; before the first one, `before`."""
     if packing is None:
-        return torch.cat([before[:, None], x[:, :-1]], dim=1)
+        first, _ = in_order(x[:, -1], before)
+        return torch.cat([first[:, None], x[:, :-1]], dim=1)
     time = x.shape[1]
     own = before.unflatten(0, (len(x), -1))
     own = own.gather(1, _spread(_owner(packing, time), own))
@@ -265,7 +267,7 @@ def last_of(
 ) -> Inexact[Tensor, "sequences *dim"]:
     """x at the last token of each sequence; `before` where a sequence has none."""
     if packing is None:
-        return x[:, -1]
+        return in_order(x[:, -1], before)[1]
     end = packing.offsets[:, 1:]
     found = x.gather(1, _spread((end - 1).clamp(min=0).long(), x)).flatten(0, 1)
     return torch.where(_spread((packing.offsets.diff(dim=1) > 0).flatten(), found), found, before)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
+from statetrack.ops.context import Cut, Walk
 
 __all__ = ["SPEC", "Inputs", "in_groups"]
 
@@ -35,6 +36,23 @@ def in_groups(inputs: Inputs) -> Inputs:
     return inputs._replace(weight=inputs.weight[None], bias=None if bias is None else bias[None])
 
 
+def _maps(inputs: Inputs, walk: Walk) -> tuple[Tensor, Tensor]:
+    """Of a segment: its last inputs. There are so many that none of the state before is left."""
+    time, past = inputs.x.shape[1], inputs.weight.shape[-1] - 1
+    if time < past:
+        raise ValueError(
+            f"a segment of {time} tokens is too short for a convolution that looks back {past}: "
+            "share the sequence among fewer processes"
+        )
+    dtype = SPEC.empty(inputs)[1].dtype
+    last = inputs.x[:, time - past :].to(dtype)
+    return last.new_empty(0), last
+
+
+def _join(p: Tensor, c: Tensor, state: Tensor) -> Tensor:
+    return c
+
+
 SPEC = register(
     OpSpec(
         name="short_convolution",
@@ -42,6 +60,7 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "triton"),
+        cut=Cut(_maps, _join),
         sequences=("x",),
     )
 )

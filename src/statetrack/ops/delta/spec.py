@@ -7,6 +7,7 @@ from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
+from statetrack.ops.context import MATRIX
 
 __all__ = ["NORM_FLOOR", "SPEC", "Inputs", "large_state"]
 
@@ -63,6 +64,7 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        cut=MATRIX,
         sequences=("q", "k", "v", "beta", "decay"),
         other_names=("delta_rule",),
     )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from statetrack.ops._spec import OpSpec, register
+from statetrack.ops.context import Cut, Walk, times
 
 __all__ = ["SPEC", "Inputs", "initial"]
 
@@ -30,6 +31,11 @@ def initial(inputs: Inputs) -> Tensor:
     return torch.zeros_like(inputs.inputs[:, 0]) if start is None else start
 
 
+def _maps(inputs: Inputs, walk: Walk) -> tuple[Tensor, Tensor]:
+    """Of a segment: the product of its transitions, and its last state."""
+    return inputs.decay.prod(dim=1), walk(inputs._replace(initial_state=None))[1]
+
+
 SPEC = register(
     OpSpec(
         name="diagonal_scan",
@@ -37,6 +43,7 @@ SPEC = register(
         outputs=("states", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        cut=Cut(_maps, times),
         sequences=("decay", "inputs"),
     )
 )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
+from statetrack.ops.context import MATRIX
 
 __all__ = ["SPEC", "Inputs", "initial"]
 
@@ -46,6 +47,7 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        cut=MATRIX,
         sequences=("q", "k", "v", "decay", "left", "right"),
     )
 )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
+from statetrack.ops.context import Cut, Walk, times
 
 __all__ = ["SPEC", "Inputs", "initial"]
 
@@ -37,6 +38,12 @@ def initial(inputs: Inputs) -> Tensor:
     return state.zero_() if inputs.initial_state is None else state.copy_(inputs.initial_state)
 
 
+def _maps(inputs: Inputs, walk: Walk) -> tuple[Tensor, Tensor]:
+    """Of a segment: the product of its gates [batch, heads, gate, 1], and its last state."""
+    state = walk(inputs._replace(initial_state=None))[1]
+    return inputs.decay.to(state.dtype).prod(dim=1)[..., None], state
+
+
 SPEC = register(
     OpSpec(
         name="linear_attention",
@@ -44,6 +51,7 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        cut=Cut(_maps, times),
         sequences=("q", "k", "v", "decay"),
     )
 )

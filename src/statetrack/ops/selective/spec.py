@@ -7,6 +7,7 @@ from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
+from statetrack.ops.context import Cut, Walk, times
 
 __all__ = ["SPEC", "Inputs", "in_groups"]
 
@@ -38,6 +39,13 @@ def in_groups(inputs: Inputs) -> Inputs:
     return inputs._replace(A=inputs.A[None], D=None if D is None else D[None])
 
 
+def _maps(inputs: Inputs, walk: Walk) -> tuple[Tensor, Tensor]:
+    """Of a segment: what becomes of ones if nothing is written, and its last state."""
+    state = walk(inputs._replace(initial_state=None))[1]
+    silent = inputs._replace(u=torch.zeros_like(inputs.u), initial_state=torch.ones_like(state))
+    return walk(silent)[1], state
+
+
 SPEC = register(
     OpSpec(
         name="selective_scan",
@@ -45,6 +53,7 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "numba", "triton"),
+        cut=Cut(_maps, times),
         sequences=("u", "delta", "B", "C"),
     )
 )
