@@ -337,8 +337,8 @@ def test_mistakes_are_told_once(manifest: Manifest, tmp_path: Path) -> None:
     mistakes = [
         (run_config(manifest, batch=5), "batch=5 must be a multiple of the 2 processes"),
         (
-            corpus.config(manifest, context_parallel=2, model=corpus.model("MLSTM")),
-            "context_parallel needs layers whose sequences can be cut, and MLSTM is none: leave it "
+            corpus.config(manifest, context_parallel=2, model=corpus.model("SLSTM")),
+            "context_parallel needs layers whose sequences can be cut, and SLSTM is none: leave it "
             "out, or take layers that are linear in their state",
         ),
     ]

@@ -23,6 +23,7 @@ from statetrack.layers.parts import (
 )
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
+from statetrack.ops.context import joined
 from statetrack.ops.packing import last_of, position, previous, sequences_in
 
 __all__ = ["MLSTM"]
@@ -62,6 +63,7 @@ class MLSTM(Layer):
     """
 
     packs = True
+    splits = True
 
     @placed
     def __init__(
@@ -244,10 +246,17 @@ def _stabiliser(
         first = start.detach()
     if packing is None:
         F = log_f.cumsum(dim=1)
-        m = F + torch.maximum(torch.cummax(i - F, dim=1).values, first[:, None])
+        m = F + torch.cummax(i - F, dim=1).values
+        before, _ = joined(F[:, -1], m[:, -1], first, _later)
+        m = torch.maximum(m, F + before[:, None])
     else:
         m = _running_maximum(i, log_f, first, packing)
     return m, previous(m, first, packing), last_of(m, first, packing)
+
+
+def _later(p: Tensor, c: Tensor, m: Tensor) -> Tensor:
+    """m behind a segment, from its sum of log|f|, its own maximum and the m before it."""
+    return torch.maximum(c, p + m)
 
 
 def _running_maximum(

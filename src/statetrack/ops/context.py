@@ -31,6 +31,8 @@ __all__ = [
     "context_parallel",
     "in_order",
     "in_use",
+    "joined",
+    "latest",
     "product",
     "run_cut",
     "times",
@@ -39,6 +41,9 @@ __all__ = [
 Walk = Callable[[Any], tuple[Any, Tensor]]
 """Runs an op on inputs of its own kind, here alone."""
 
+Join = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""The state after a segment, from P, C and the state before it."""
+
 
 class Cut(NamedTuple):
     """How an op is run on several processes.
@@ -46,11 +51,11 @@ class Cut(NamedTuple):
     Attributes:
         maps: P and C of a segment, from the inputs and a `Walk`; the initial state is to be
             ignored.
-        join: the state after a segment, from P, C and the state before it.
+        join: the state after a segment.
     """
 
     maps: Callable[[Any, Walk], tuple[Tensor, Tensor]]
-    join: Callable[[Tensor, Tensor, Tensor], Tensor]
+    join: Join
 
 
 class _Place(NamedTuple):
@@ -111,20 +116,30 @@ def run_cut(name: str, cut: Cut | None, walk: Walk, inputs: Any, blank: Any) -> 
             f"{name} is not linear in its state, so its sequence cannot be cut across processes: "
             "leave out context_parallel"
         )
-    assert _place is not None
     p, c = cut.maps(inputs, walk)
-    both = _of_all(torch.cat([p.to(c.dtype).flatten(), c.flatten()]), _place)
-    ps, cs = both.split([p.numel(), c.numel()], dim=1)
     start = inputs.initial_state
-    state = blank(c) if start is None else start.to(c.dtype)
-    begins = [state]
-    for rank in range(_place.size):
-        state = cut.join(ps[rank].view(p.shape), cs[rank].view(c.shape), state)
-        begins.append(state)
-    # Chosen from all of them, so that autograd goes back through the gather on every process.
-    mine = torch.stack(begins[:-1])[_place.rank]
+    mine, last = joined(p, c, blank(c) if start is None else start.to(c.dtype), cut.join)
     y, _ = walk(inputs._replace(initial_state=mine))
-    return y, begins[-1]
+    return y, last
+
+
+def joined(p: Tensor, c: Tensor, start: Tensor, join: Join) -> tuple[Tensor, Tensor]:
+    """What this segment begins with, and what the last one ends with.
+
+    `join` has it from P and C of a segment, here p and c of this one, and from what the segment
+    begins with; the first one begins with `start`.
+    """
+    if _place is None:
+        return start, join(p, c, start)
+    from statetrack.ops._exchange import gathered
+
+    mine = torch.cat([p.to(c.dtype).flatten(), c.flatten()])
+    ps, cs = gathered(mine, _place.name, _place.size).split([p.numel(), c.numel()], dim=1)
+    ends = [start]
+    for rank in range(_place.size):
+        ends.append(join(ps[rank].view(p.shape), cs[rank].view(c.shape), ends[-1]))
+    # Chosen from all of them, so that autograd goes back through the gather on every process.
+    return torch.stack(ends[:-1])[_place.rank], ends[-1]
 
 
 def in_order(last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,17 +147,12 @@ def in_order(last: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
 
     `last` is what this one ends with.
     """
-    if _place is None:
-        return first, last
-    ends = torch.cat([first[None].to(last.dtype), _of_all(last, _place)])
-    return ends[_place.rank], ends[-1]
+    return joined(last.new_empty(0), last, first.to(last.dtype), latest)
 
 
-def _of_all(x: Tensor, place: _Place) -> Tensor:
-    """x of every process, one after the other along a new first axis."""
-    from statetrack.ops._exchange import gathered
-
-    return gathered(x.contiguous(), place.name, place.size)
+def latest(p: Tensor, c: Tensor, state: Tensor) -> Tensor:
+    """`join` where nothing of the state before is left."""
+    return c
 
 
 def matrix_maps(inputs: Any, walk: Walk) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
-from statetrack.ops.context import Cut, Walk
+from statetrack.ops.context import Cut, Walk, latest
 
 __all__ = ["SPEC", "Inputs", "in_groups"]
 
@@ -49,10 +49,6 @@ def _maps(inputs: Inputs, walk: Walk) -> tuple[Tensor, Tensor]:
     return last.new_empty(0), last
 
 
-def _join(p: Tensor, c: Tensor, state: Tensor) -> Tensor:
-    return c
-
-
 SPEC = register(
     OpSpec(
         name="short_convolution",
@@ -60,7 +56,7 @@ SPEC = register(
         outputs=("y", "final_state"),
         empty=_empty,
         backends=("reference", "torch", "triton"),
-        cut=Cut(_maps, _join),
+        cut=Cut(_maps, latest),
         sequences=("x",),
     )
 )
