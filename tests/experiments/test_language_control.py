@@ -40,7 +40,9 @@ def betas(model: CausalLM) -> torch.Tensor:
     found = []
     for layer in model.modules():
         if isinstance(layer, DeltaNet):
-            transitions = layer.transitions(torch.rand(1, 5, 8) + 0.1)
+            transitions = layer.transitions(
+                torch.rand(1, 5, 8, generator=torch.Generator().manual_seed(1)) + 0.1
+            )
             assert isinstance(transitions, HouseholderTransitions)
             found.append(transitions.beta.flatten())
     return torch.cat(found)
