@@ -32,6 +32,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
+def one_draw_for_all() -> None:
+    """What a test draws without a generator is the same every time."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def registries_as_they_were() -> Iterator[None]:
     """What a test registers is forgotten after it."""
     from statetrack.layers import registry
