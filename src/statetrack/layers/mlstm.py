@@ -246,9 +246,9 @@ def _stabiliser(
         first = start.detach()
     if packing is None:
         F = log_f.cumsum(dim=1)
-        m = F + torch.cummax(i - F, dim=1).values
-        before, _ = joined(F[:, -1], m[:, -1], first, _later)
-        m = torch.maximum(m, F + before[:, None])
+        top = torch.cummax(i - F, dim=1).values
+        before, _ = joined(F[:, -1], F[:, -1] + top[:, -1], first, _later)
+        m = F + torch.maximum(top, before[:, None])
     else:
         m = _running_maximum(i, log_f, first, packing)
     return m, previous(m, first, packing), last_of(m, first, packing)
