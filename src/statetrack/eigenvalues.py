@@ -11,6 +11,7 @@ exponential) and asks its range for the eigenvalue; the ops take any eigenvalue 
 compute the parity of a bit string, with `low = 0` it cannot.
 """
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from statetrack._typing import Float, Inexact
 
-__all__ = ["CappedRange", "EigenRange"]
+__all__ = ["CappedRange", "EigenRange", "StretchedRange"]
 
 
 @dataclass(frozen=True)
@@ -123,3 +124,29 @@ class CappedRange(EigenRange):
         self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
     ) -> Float[Tensor, "*shape"]:
         return super().beta(unit, share).clamp(max=1.0)
+
+
+@dataclass(frozen=True)
+class StretchedRange(EigenRange):
+    """β as in [low, 1], of an s that is stretched by e at both ends and clipped to [0, 1] again.
+
+    s = clip((1 + 2e)·σ - e, 0, 1), where e is `stretch` and `unit` is σ. A sigmoid only comes near
+    0 and 1; this s is 0 where σ <= e / (1 + 2e), and 1 as far below 1, at finite weights. There it
+    has no gradient.
+
+    >>> StretchedRange(-1.0, stretch=1.0).beta(torch.tensor([0.25, 0.5, 0.625, 0.75]))
+    tensor([0.0000, 1.0000, 1.7500, 2.0000])
+    """
+
+    stretch: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.stretch < math.inf:
+            raise ValueError(f"a stretch of {self.stretch} must be at least 0 and finite")
+
+    def beta(
+        self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
+    ) -> Float[Tensor, "*shape"]:
+        stretched = (1 + 2 * self.stretch) * unit - self.stretch
+        return super().beta(stretched.clamp(0.0, 1.0), share)

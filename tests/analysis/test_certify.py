@@ -98,6 +98,10 @@ def other_model(**changes: object) -> Tagger:
     ("model", "message"),
     [
         (lambda: other_model(mixers=["DeltaNet"]), "has a convolution"),
+        (
+            lambda: other_model(mixers=[("DeltaNet", {"conv_size": 0, "beta_stretch": 1.0})]),
+            "the layer has beta_stretch",
+        ),
         (lambda: other_model(mixers=["Diagonal"]), "the layer is Diagonal"),
         (lambda: other_model(mixers=[("DeltaNet", {"conv_size": 0})] * 2), "has 2 layers"),
         (lambda: other_model(mlp="swiglu", mlp_dim=4), "the model has an MLP"),

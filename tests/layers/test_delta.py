@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
+from statetrack import ops
+from statetrack.eigenvalues import EigenRange, StretchedRange
 from statetrack.layers import Layer, registry
 from statetrack.layers._delta import DeltaFamily
+from statetrack.layers.transitions import HouseholderTransitions
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 from statetrack.ops.dense import reference
 from tests.helpers import relative_error
@@ -207,3 +210,77 @@ def test_options_are_shown_and_bad_ones_refused(name: str) -> None:
             build(name, num_value_heads=wrong)
     with pytest.raises(ValueError, match="qk_eps=-1.0 must be at least 0"):
         build(name, qk_eps=-1.0)
+
+
+# ---------------------------------------------------------------------------- a stretched β
+
+STRETCHED = {"beta_stretch": 1.0, "conv_size": 0}
+
+
+@delta_layer
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+def test_a_stretched_beta_reaches_both_ends_and_is_the_one_that_is_used(
+    name: str, low: float
+) -> None:
+    layer, x = build(name, stir=1.0, eigen_range=(low, 1.0), **STRETCHED), sequence(9)
+    assert isinstance(layer, DeltaFamily)
+    width = 1 - low
+    _, start = layer(sequence(4, seed=3))
+    whole, end = layer(x, start)
+    seen = layer.transitions(x, start)
+    assert isinstance(seen, HouseholderTransitions)
+    want = width * (3 * layer.beta_proj(x).sigmoid() - 1).clamp(0, 1)
+    assert torch.equal(seen.beta.flatten(2), want)
+    assert (want == 0).any() and (want == width).any() and ((0 < want) & (want < width)).any()
+    if name == "DeltaNet":
+        assert (seen.eigenvalues().min() - low).abs() < 1e-12
+    matrices, writes = (
+        part.transpose(1, 2).flatten(0, 1) for part in (seen.dense(), seen.writes())
+    )
+    _, got = reference.matrix_scan(matrices, start["recurrent"].flatten(0, 1), writes)
+    assert relative_error(got, end["recurrent"].flatten(0, 1)) < 1e-9
+    state = start
+    for t in range(9):
+        y, state = layer.step(x[:, t], state)
+        assert relative_error(y, whole[:, t]) < 1e-9
+
+
+@delta_layer
+def test_a_stretched_beta_has_a_gradient_between_its_ends_alone(name: str) -> None:
+    layer, x = build(name, stir=1.0, **STRETCHED), sequence(9)
+    unit = layer.beta_proj(x).sigmoid().detach().requires_grad_()
+    beta = layer.eigen_range.beta(unit)
+    (slope,) = torch.autograd.grad(beta.sum(), unit)
+    between = (beta > 0) & (beta < 2)
+    assert between.any() and not between.all()
+    assert torch.equal(slope, 6.0 * between)  # (1 - low)·(1 + 2e)
+
+
+@delta_layer
+def test_a_stretched_beta_from_a_config_and_none_as_before(name: str) -> None:
+    def model(**options: float) -> Tagger:
+        backbone = BackboneConfig(mixers=[(name, {"num_heads": HEADS} | options)], d_model=D_MODEL)
+        config = TaggerConfig(vocab_size=2, num_classes=2, backbone=backbone)
+        return Tagger(config, generator=torch.Generator().manual_seed(0))
+
+    stretched, plain = model(beta_stretch=0.5), model(beta_stretch=0.0)
+    assert stretched.backbone.blocks[0].mixer.eigen_range == StretchedRange(-1.0, 0.5)
+    assert plain.backbone.blocks[0].mixer.eigen_range == EigenRange(-1.0)
+    assert plain.config == model().config != stretched.config
+    weights = plain.state_dict()
+    assert all(torch.equal(value, weights[key]) for key, value in stretched.state_dict().items())
+    for wrong in (-0.1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="must be at least 0 and finite"):
+            build(name, beta_stretch=wrong)
+
+
+def test_reflections_of_a_stretched_beta_do_not_fade() -> None:
+    """Where σ is 0.9 or 0.1 a plain β forgets within a hundred tokens."""
+    logit = torch.logit(torch.tensor([0.9, 0.1]))
+    norms = []
+    for between in (EigenRange(-1.0), StretchedRange(-1.0, 1.0)):
+        beta = between.beta(torch.sigmoid(logit)).repeat(2048)[None, :, None]
+        key = torch.ones(1, 4096, 1, 1)
+        _, state = ops.delta_rule(key, key, 0 * key, beta, initial_state=torch.ones(1, 1, 1, 1))
+        norms.append(float(state))
+    assert norms == [pytest.approx(0.0, abs=1e-6), 1.0]

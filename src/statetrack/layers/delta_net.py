@@ -25,6 +25,10 @@ class DeltaNet(DeltaFamily):
     With `learn_range` each head begins at the range [0, 1] and learns how far it opens towards
     [low, 1]: a pretrained model can so be opened without changing what it says.
 
+    With `beta_stretch` = e > 0 it is β = (1 - low)·clip((1 + 2e)·σ(W x) - e, 0, 1), which reaches
+    its ends at finite weights: exact reflections for low = -1, and tokens that leave the state as
+    it is. A β at an end has no gradient.
+
     Yang et al. 2024 (arXiv:2406.06484), with the range of arXiv:2411.12537.
 
     >>> import torch
@@ -50,6 +54,7 @@ class DeltaNet(DeltaFamily):
         qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
         learn_range: bool = False,
+        beta_stretch: float = 0.0,
         backend: ops.Backend = "auto",
         device: Device = None,
         dtype: Dtype = None,
@@ -69,5 +74,6 @@ class DeltaNet(DeltaFamily):
             qk_eps=qk_eps,
             norm_eps=norm_eps,
             learn_range=learn_range,
+            beta_stretch=beta_stretch,
             backend=backend,
         )

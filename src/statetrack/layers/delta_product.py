@@ -37,6 +37,7 @@ class DeltaProduct(DeltaFamily):
         qk_eps: float = 0.0,
         norm_eps: float = 1e-6,
         learn_range: bool = False,
+        beta_stretch: float = 0.0,
         backend: ops.Backend = "auto",
         device: Device = None,
         dtype: Dtype = None,
@@ -56,5 +57,6 @@ class DeltaProduct(DeltaFamily):
             qk_eps=qk_eps,
             norm_eps=norm_eps,
             learn_range=learn_range,
+            beta_stretch=beta_stretch,
             backend=backend,
         )

@@ -274,6 +274,7 @@ def _described_delta(kind: str, options: Mapping[str, Any], width: int) -> dict[
         options["qk_eps"] == UNIT, f"fla has qk_eps={UNIT:g} and this model {options['qk_eps']:g}"
     )
     _expect(options["eigen_range"][0] in (-1.0, 0.0), "fla's range is [0, 1] or [-1, 1]")
+    _expect(not options.get("beta_stretch"), "fla's β is not stretched")
     heads = options["num_heads"]
     key = options["head_dim"] or width // heads
     value = options["value_dim"] or key
