@@ -1,5 +1,6 @@
 """Tables, pages and pictures of language models against a study whose numbers are known."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import get_args
@@ -24,10 +25,12 @@ from statetrack.report.language_pages import (
     probe_tables,
     summary_rows,
 )
-from statetrack.runs import find_runs
+from statetrack.runs import Record, find_runs
+from statetrack.runs.archive import store
 from statetrack.runs.stored import Place
 from tests.lm import corpus
 from tests.report import studies
+from tests.report.folders import write_run
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +74,31 @@ def test_windows_are_compared_one_by_one(root: Path) -> None:
     assert prose.mean == pytest.approx(0.0) and prose.windows == 2
     # two seeds that are 0.1 apart cannot say what a third would do
     assert code.verdict == prose.verdict == "open"
+
+
+def test_models_with_another_warm_up_are_compared_among_themselves(tmp_path: Path) -> None:
+    shards = corpus.shards(tmp_path).folder
+    root, runs = studies.write_study(tmp_path / "results", shards), []
+    for low, shift in ((0.0, 0.0), (-1.0, 0.3)):
+        usual = studies.config(shards, low, 0)
+        one = dataclasses.replace(usual, schedule=dataclasses.replace(usual.schedule, warmup=0.1))
+        rows = [Record(2, "validation", "loss", 2.0)]
+        runs.append(write_run(tmp_path / "longer", one, rows))
+        answer = studies.loss({"code": shift})
+        path = root / "language" / "loss" / f"{one.fingerprint}.json"
+        path.write_text(json.dumps(answer))
+    store(runs, root / "language")
+    found = families(asked(root))
+    assert [one.label for one in found] == [
+        "DeltaNet [0, 1]",
+        "DeltaNet [-1, 1]",
+        "DeltaNet, warm-up 10 % [0, 1]",
+        "DeltaNet, warm-up 10 % [-1, 1]",
+    ]
+    told = {
+        one.layer: one.mean for one in differences(found) if (one.domain, one.end) == ("code", 16)
+    }
+    assert told == pytest.approx({"DeltaNet": -0.15, "DeltaNet, warm-up 10 %": 0.3})
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from statetrack.experiments.language_probes import (
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm import Manifest, PretrainConfig, PretrainEvaluationConfig
 from statetrack.lm.corpus import gather
-from statetrack.lm.recipes import pretrain_config
+from statetrack.lm.recipes import WARMUP, pretrain_config
 from statetrack.lm.shards import Part
 from statetrack.models import CausalLM
 from statetrack.runs.archive import store
@@ -211,6 +211,7 @@ def study(arguments: argparse.Namespace) -> int:
         tokens=arguments.tokens,
         seeds=arguments.seeds,
         lr=arguments.lr,
+        warmup=arguments.warmup,
         evaluation=PretrainEvaluationConfig(every=2 * eighth),
         checkpoint_every=eighth,
         micro_batch=arguments.micro_batch,
@@ -432,6 +433,9 @@ def main(words: Sequence[str] | None = None) -> int:
     runs.add_argument("--tokens", type=float, default=0.5e9)
     runs.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     runs.add_argument("--lr", type=float)
+    runs.add_argument(
+        "--warmup", type=float, default=WARMUP, help="share of the steps in which the rate rises"
+    )
     runs.add_argument("--batch", type=int, help="sequences a step, if not the recipe's")
     runs.add_argument("--micro-batch", type=int)
     runs.add_argument("--compile", action="store_true")

@@ -10,7 +10,7 @@ from statetrack.lm.shards import Manifest
 from statetrack.models import lm_config
 from statetrack.training.config import ScheduleConfig
 
-__all__ = ["RECIPES", "pretrain_config"]
+__all__ = ["RECIPES", "WARMUP", "pretrain_config"]
 
 RECIPES: dict[str, dict[str, Any]] = {
     "20M": {"batch": 32, "length": 1024, "steps": 6_000, "lr": 2e-3},
@@ -19,6 +19,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "1.3B": {"batch": 256, "length": 2048, "steps": 200_000, "lr": 1e-3},
 }
 """Size -> batch, length, steps and rate; 340M is the paper's DeltaNet, the others are ours."""
+
+WARMUP = 0.025
+"""Share of the steps in which the rate rises."""
 
 
 def pretrain_config(
@@ -29,12 +32,13 @@ def pretrain_config(
     mixer_options: dict[str, Any] | None = None,
     tie_embeddings: bool = False,
     lr: float | None = None,
+    warmup: float = WARMUP,
     **changes: Any,
 ) -> PretrainConfig:
     """A run of a named size on the shards in `data`; `changes` are fields of `PretrainConfig`.
 
-    AdamW with betas (0.9, 0.95) and weight decay 0.1, clipping at 1, a warm-up of 2.5 % and a
-    cosine to a tenth of the peak. The vocabulary is the tokenizer's.
+    AdamW with betas (0.9, 0.95) and weight decay 0.1, clipping at 1, a warm-up and a cosine to a
+    tenth of the peak. The vocabulary is the tokenizer's.
     """
     if size not in RECIPES:
         near = did_you_mean(size, RECIPES)
@@ -55,7 +59,7 @@ def pretrain_config(
         **usual,
         "model": model,
         "data": str(data),
-        "schedule": ScheduleConfig(warmup=0.025, final=0.1),
+        "schedule": ScheduleConfig(warmup=warmup, final=0.1),
         "precision": "bf16",
         **changes,
     }

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from statetrack.experiments.language import ANSWERS, EXTENDED, USUAL
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm.evaluation import CONFIDENCE
+from statetrack.lm.recipes import WARMUP
 from statetrack.runs import StoredRun
 from statetrack.runs.labels import eigen_range, model_label
 from statetrack.runs.selection import best_rate, cell
@@ -105,7 +106,7 @@ class Family:
     """Models that differ in the seed alone, at the rate with the best median.
 
     Attributes:
-        layer: the model without its range.
+        layer: the model without its range; with its warm-up if that is longer than the recipe's.
         between: its range, if it has one.
         members: by seed.
         variant: what is special about a control.
@@ -232,6 +233,8 @@ def families(asked: Sequence[Asked]) -> list[Family]:
             layer, between, variant = model_label(config, with_range=False), eigen_range(config), ""
             if layer in CONTROLS:
                 layer, between, variant = CONTROLS[layer]
+            if config.schedule.warmup > WARMUP:
+                layer = f"{layer}, warm-up {100 * config.schedule.warmup:g} %"
             ordered = tuple(sorted(kept, key=lambda one: one.seed))
             found.append(Family(layer, between, ordered, variant))
     return sorted(
