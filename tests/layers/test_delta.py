@@ -32,6 +32,23 @@ def test_left_out_it_is_head_dim(name: str) -> None:
         assert name_a == name_b and torch.equal(a, b)
 
 
+def expect_its_transitions_and_steps(layer: Layer) -> None:
+    """The transitions that it shows are those that it runs, as a sequence and step by step."""
+    x = sequence(9)
+    _, start = layer(sequence(4, seed=3))
+    whole, end = layer(x, start)
+    seen = layer.transitions(x, start)
+    matrices, writes = (
+        part.transpose(1, 2).flatten(0, 1) for part in (seen.dense(), seen.writes())
+    )
+    _, got = reference.matrix_scan(matrices, start["recurrent"].flatten(0, 1), writes)
+    assert relative_error(got, end["recurrent"].flatten(0, 1)) < 1e-9
+    state = start
+    for t in range(9):
+        y, state = layer.step(x[:, t], state)
+        assert relative_error(y, whole[:, t]) < 1e-9
+
+
 @delta_layer
 @pytest.mark.parametrize("value_dim", [1, 3, 11])
 def test_state_and_shapes(name: str, value_dim: int) -> None:
@@ -47,19 +64,7 @@ def test_state_and_shapes(name: str, value_dim: int) -> None:
 @delta_layer
 @pytest.mark.parametrize("value_dim", [1, 3, 11])
 def test_transitions_steps_and_cuts(name: str, value_dim: int) -> None:
-    layer, x = build(name, value_dim=value_dim), sequence(9)
-    _, start = layer(sequence(4, seed=3))
-    whole, end = layer(x, start)
-    seen = layer.transitions(x, start)
-    matrices, writes = (
-        part.transpose(1, 2).flatten(0, 1) for part in (seen.dense(), seen.writes())
-    )
-    _, got = reference.matrix_scan(matrices, start["recurrent"].flatten(0, 1), writes)
-    assert relative_error(got, end["recurrent"].flatten(0, 1)) < 1e-9
-    state = start
-    for t in range(9):
-        y, state = layer.step(x[:, t], state)
-        assert relative_error(y, whole[:, t]) < 1e-9
+    expect_its_transitions_and_steps(build(name, value_dim=value_dim))
 
 
 @delta_layer
@@ -225,24 +230,14 @@ def test_a_stretched_beta_reaches_both_ends_and_is_the_one_that_is_used(
     layer, x = build(name, stir=1.0, eigen_range=(low, 1.0), **STRETCHED), sequence(9)
     assert isinstance(layer, DeltaFamily)
     width = 1 - low
-    _, start = layer(sequence(4, seed=3))
-    whole, end = layer(x, start)
-    seen = layer.transitions(x, start)
+    expect_its_transitions_and_steps(layer)
+    seen = layer.transitions(x)
     assert isinstance(seen, HouseholderTransitions)
     want = width * (3 * layer.beta_proj(x).sigmoid() - 1).clamp(0, 1)
     assert torch.equal(seen.beta.flatten(2), want)
     assert (want == 0).any() and (want == width).any() and ((0 < want) & (want < width)).any()
     if name == "DeltaNet":
         assert (seen.eigenvalues().min() - low).abs() < 1e-12
-    matrices, writes = (
-        part.transpose(1, 2).flatten(0, 1) for part in (seen.dense(), seen.writes())
-    )
-    _, got = reference.matrix_scan(matrices, start["recurrent"].flatten(0, 1), writes)
-    assert relative_error(got, end["recurrent"].flatten(0, 1)) < 1e-9
-    state = start
-    for t in range(9):
-        y, state = layer.step(x[:, t], state)
-        assert relative_error(y, whole[:, t]) < 1e-9
 
 
 @delta_layer
