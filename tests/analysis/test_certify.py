@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from statetrack.analysis import certify
+from statetrack.analysis.one_layer import one_layer
 from statetrack.analysis.probes import every_word
+from statetrack.analysis.rounding import rounding_of
 from statetrack.automata import Machine, read
 from statetrack.compiler import compile
+from statetrack.layers import DeltaNet
+from statetrack.layers.transitions import HouseholderTransitions
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
 NAMES = ["parity", "z3", "s3_swaps", "(a|b)*ab", "(ab)*"]
@@ -92,6 +96,24 @@ def other_model(**changes: object) -> Tagger:
     fields = {"mixers": [("DeltaNet", {"num_heads": 1, "conv_size": 0})], "mlp": "none"}
     backbone = BackboneConfig(**({"d_model": 8} | fields | changes))  # type: ignore[arg-type]
     return Tagger(TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone))
+
+
+@torch.no_grad()
+def test_a_learnt_range_is_rounded_too() -> None:
+    """β = (1 + tanh g)·σ: where tanh g is near -1, β is tiny and what tanh is off by is not."""
+    options = {"num_heads": 8, "conv_size": 0, "learn_range": True}
+    tagger = other_model(mixers=[("DeltaNet", options)], d_model=16)
+    layer = tagger.backbone.blocks[0].mixer
+    assert isinstance(layer, DeltaNet) and layer.range_gate is not None
+    layer.beta_proj.weight.zero_()
+    layer.range_gate.copy_(torch.linspace(-2.0, -6.0, 8))
+    model = one_layer(tagger, read("parity"))
+    bounds = rounding_of(model, model.factors(), torch.ones(8), 2.0**-24)
+    x = torch.randn(1, 2, 16)
+    found, exact = layer.transitions(x), copy.deepcopy(layer).double().transitions(x.double())
+    assert isinstance(found, HouseholderTransitions) and isinstance(exact, HouseholderTransitions)
+    off = (found.beta.double() - exact.beta).abs().amax(dim=(0, 1, 2))
+    assert (off > 0).any() and (bounds.inputs >= off).all()
 
 
 @pytest.mark.parametrize(

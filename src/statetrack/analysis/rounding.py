@@ -122,6 +122,8 @@ def rounding_of(
         (unit * (1 - unit)).clamp(min=0) * logit_error.exp() * logit_error
         + (FUNCTION + 2) * u * unit
     )
+    if layer.range_gate is not None:  # of β = (1 - low·tanh g)·σ, what the first factor is off by
+        off_beta = off_beta + (FUNCTION + 4) * u
     sizes = factors.v.norm(dim=-1)
     beta = factors.beta
 
