@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import platform
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,20 @@ def shared(rank: int, count: int, store: str, size: int) -> torch.Tensor:
     return state
 
 
-def measure(size: int) -> list[dict[str, Any]]:
+def measure(size: int) -> Iterator[dict[str, Any]]:
+    """A row for each number of processes, as they come."""
     inputs, start = reflections(size, torch.float32)
     _, alone = ops.delta_rule(**inputs, initial_state=start, backend="torch")
     wide = {name: x.double() for name, x in inputs.items()}
     _, exact = ops.delta_rule(**wide, initial_state=start.double(), backend="reference")
-    rows = [_row(size, 1, alone, exact)]
+    yield _row(size, 1, alone, exact)
     for count in PROCESSES[1:]:
         with tempfile.TemporaryDirectory() as folder:
             given = [(rank, count, str(Path(folder) / "store"), size) for rank in range(count)]
             with multiprocessing.get_context("spawn").Pool(count) as pool:
                 found = pool.starmap(shared, given, chunksize=1)
         assert all(torch.equal(state, found[0]) for state in found)
-        rows.append(_row(size, count, found[0], exact))
-    return rows
+        yield _row(size, count, found[0], exact)
 
 
 def _row(size: int, count: int, state: torch.Tensor, exact: torch.Tensor) -> dict[str, Any]:
@@ -67,13 +68,15 @@ def _row(size: int, count: int, state: torch.Tensor, exact: torch.Tensor) -> dic
 
 def main() -> None:
     torch.set_num_threads(1)
-    rows = [row for size in HEAD_SIZES for row in measure(size)]
-    print(f"{LENGTHS[-1]} tokens | processes | one key | five keys | sent, a head")
-    for row in rows:
+    rows = []
+    print(f"{LENGTHS[-1]} tokens | processes | one key | five keys | sent, a head", flush=True)
+    for row in (row for size in HEAD_SIZES for row in measure(size)):
+        rows.append(row)
         one, five = row["state_error"].values()
         print(
             f"head size {row['head_size']:3} | {row['processes']} | {one:.0e} | {five:.0e} | "
-            f"{row['bytes_a_head'] / 1024:.0f} KB"
+            f"{row['bytes_a_head'] / 1024:.0f} KB",
+            flush=True,
         )
     record = {
         "rows": rows,

@@ -21,20 +21,25 @@ from torch import Tensor
 
 from statetrack._typing import Float, Inexact
 
-__all__ = ["CappedRange", "EigenRange", "StretchedRange"]
+__all__ = ["CappedRange", "EigenRange"]
 
 
 @dataclass(frozen=True)
 class EigenRange:
     """The closed interval [low, 1] that a layer's eigenvalues may reach, with -1 <= low < 1.
 
+    `stretch` is about β alone: see there.
+
     >>> EigenRange.of((-1.0, 1.0)).decay(torch.tensor([0.0, 0.5, 1.0]))
     tensor([-1.,  0.,  1.])
     """
 
     low: float = -1.0
+    stretch: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.stretch < math.inf:
+            raise ValueError(f"a stretch of {self.stretch} must be at least 0 and finite")
         if not -1.0 <= self.low < 1.0:
             raise ValueError(
                 f"eigen_range starts at {self.low}: the lower end must be at least -1 and below 1"
@@ -95,7 +100,16 @@ class EigenRange:
 
         `unit` is s in [0, 1]. `share` in [-1, 1] has the lower end at share·low instead: 0 is the
         range [0, 1].
+
+        With e = `stretch` above 0, s is clip((1 + 2e)·σ - e, 0, 1) of the σ given as `unit`. A
+        sigmoid only comes near 0 and 1; this s is 0 where σ <= e / (1 + 2e), and 1 as far below 1,
+        at finite weights. There it has no gradient.
+
+        >>> EigenRange(-1.0, stretch=1.0).beta(torch.tensor([0.25, 0.5, 0.625, 0.75]))
+        tensor([0.0000, 1.0000, 1.7500, 2.0000])
         """
+        if self.stretch:
+            unit = ((1 + 2 * self.stretch) * unit - self.stretch).clamp(0.0, 1.0)
         return (self.width if share is None else 1.0 - self.low * share) * unit
 
     def squash(self, z: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -124,29 +138,3 @@ class CappedRange(EigenRange):
         self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
     ) -> Float[Tensor, "*shape"]:
         return super().beta(unit, share).clamp(max=1.0)
-
-
-@dataclass(frozen=True)
-class StretchedRange(EigenRange):
-    """β as in [low, 1], of an s that is stretched by e at both ends and clipped to [0, 1] again.
-
-    s = clip((1 + 2e)·σ - e, 0, 1), where e is `stretch` and `unit` is σ. A sigmoid only comes near
-    0 and 1; this s is 0 where σ <= e / (1 + 2e), and 1 as far below 1, at finite weights. There it
-    has no gradient.
-
-    >>> StretchedRange(-1.0, stretch=1.0).beta(torch.tensor([0.25, 0.5, 0.625, 0.75]))
-    tensor([0.0000, 1.0000, 1.7500, 2.0000])
-    """
-
-    stretch: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 <= self.stretch < math.inf:
-            raise ValueError(f"a stretch of {self.stretch} must be at least 0 and finite")
-
-    def beta(
-        self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
-    ) -> Float[Tensor, "*shape"]:
-        stretched = (1 + 2 * self.stretch) * unit - self.stretch
-        return super().beta(stretched.clamp(0.0, 1.0), share)

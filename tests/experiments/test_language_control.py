@@ -63,6 +63,13 @@ def test_a_clamp_changes_reflections_and_nothing_else(shards: Manifest) -> None:
         assert evaluate(model, shards, SETTINGS) == before
 
 
+def test_a_stretched_beta_is_clamped_as_it_is() -> None:
+    model = CausalLM(corpus.model(beta_stretch=1.0), generator=torch.Generator().manual_seed(0))
+    plain = betas(model)
+    with never_negative(model):
+        assert torch.equal(betas(model), plain.clamp(max=1.0)) and (plain > 1).any()
+
+
 def test_an_error_inside_leaves_the_model_as_it_was() -> None:
     model = with_beta(1.0)
     with pytest.raises(RuntimeError, match="inside"), never_negative(model):

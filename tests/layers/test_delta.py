@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from statetrack import ops
-from statetrack.eigenvalues import EigenRange, StretchedRange
+from statetrack.eigenvalues import EigenRange
 from statetrack.layers import Layer, registry
 from statetrack.layers._delta import DeltaFamily
 from statetrack.layers.transitions import HouseholderTransitions
@@ -259,7 +259,7 @@ def test_a_stretched_beta_from_a_config_and_none_as_before(name: str) -> None:
         return Tagger(config, generator=torch.Generator().manual_seed(0))
 
     stretched, plain = model(beta_stretch=0.5), model(beta_stretch=0.0)
-    assert stretched.backbone.blocks[0].mixer.eigen_range == StretchedRange(-1.0, 0.5)
+    assert stretched.backbone.blocks[0].mixer.eigen_range == EigenRange(-1.0, 0.5)
     assert plain.backbone.blocks[0].mixer.eigen_range == EigenRange(-1.0)
     assert plain.config == model().config != stretched.config
     weights = plain.state_dict()
@@ -273,7 +273,7 @@ def test_reflections_of_a_stretched_beta_do_not_fade() -> None:
     """Where σ is 0.9 or 0.1 a plain β forgets within a hundred tokens."""
     logit = torch.logit(torch.tensor([0.9, 0.1]))
     norms = []
-    for between in (EigenRange(-1.0), StretchedRange(-1.0, 1.0)):
+    for between in (EigenRange(-1.0), EigenRange(-1.0, 1.0)):
         beta = between.beta(torch.sigmoid(logit)).repeat(2048)[None, :, None]
         key = torch.ones(1, 4096, 1, 1)
         _, state = ops.delta_rule(key, key, 0 * key, beta, initial_state=torch.ones(1, 1, 1, 1))

@@ -25,7 +25,6 @@ from statetrack._typing import Float, Int
 from statetrack.analysis.black_box import Alphabet, Model, black_box
 from statetrack.automata import Machine
 from statetrack.automata.machine import IntArray
-from statetrack.eigenvalues import StretchedRange
 from statetrack.layers._delta import DeltaFamily
 from statetrack.layers.parts import merge_heads
 from statetrack.models import Tagger
@@ -200,7 +199,7 @@ def one_layer(
         )
     if layer.conv is not None:
         raise ValueError("the layer has a convolution, so a token alone does not decide its step")
-    if isinstance(layer.eigen_range, StretchedRange):
+    if layer.eigen_range.stretch:
         raise ValueError("the layer has beta_stretch; this is about β that is a sigmoid alone")
     if block.norm_after:
         raise ValueError("the block has its norm after the layer; this is about norm='before'")

@@ -40,7 +40,7 @@ def never_negative(model: nn.Module) -> Iterator[None]:
     before = [layer.eigen_range for layer in layers]
     try:
         for layer in layers:
-            layer.eigen_range = CappedRange(layer.eigen_range.low)
+            layer.eigen_range = CappedRange(layer.eigen_range.low, layer.eigen_range.stretch)
         yield
     finally:
         for layer, known in zip(layers, before, strict=True):

@@ -10,7 +10,7 @@ from torch.nn.functional import silu, softplus
 
 from statetrack import ops
 from statetrack._typing import Float, Int
-from statetrack.eigenvalues import EigenRange, StretchedRange
+from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Fold, Layer, LayerState
 from statetrack.layers._gates import range_gate, range_share, reset_step_size
 from statetrack.layers.parts import (
@@ -85,9 +85,7 @@ class DeltaFamily(Layer):
             raise ValueError(f"num_householders={num_householders} must be at least 1")
         if value_dim is not None and value_dim < 1:
             raise ValueError(f"value_dim={value_dim} must be at least 1; None is head_dim")
-        self.eigen_range = EigenRange.of(eigen_range)
-        if beta_stretch:
-            self.eigen_range = StretchedRange(self.eigen_range.low, beta_stretch)
+        self.eigen_range = EigenRange(EigenRange.of(eigen_range).low, beta_stretch)
         self.num_heads = num_heads
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
         self.value_dim = value_dim or self.head_dim

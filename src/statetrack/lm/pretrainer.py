@@ -432,8 +432,10 @@ def _expect_enough(config: PretrainConfig, sampler: Sampler, world: int) -> None
             f"torchrun --nproc-per-node {sharing} starts as many"
         )
     if config.batch % (world // sharing):
-        processes = f"{world} processes" if sharing == 1 else f"{world // sharing} groups of them"
-        raise ValueError(f"batch={config.batch} must be a multiple of the {processes}")
+        groups = "processes" if sharing == 1 else f"groups of {sharing} processes"
+        raise ValueError(
+            f"batch={config.batch} must be a multiple of the {world // sharing} {groups}"
+        )
     if sampler.total < config.batch:
         raise ValueError(
             f"{config.data} has {sampler.total} windows of {config.length} tokens, fewer than the "
