@@ -16,8 +16,9 @@ from statetrack.analysis.spectra import MAX_DOTS
 from statetrack.cli import main
 from statetrack.experiments.plan import Plan
 from statetrack.report import build, read_runs, render, write_report
+from statetrack.report.figures import curves_picture
 from statetrack.report.spectra import spectrum
-from statetrack.report.tables import group_runs
+from statetrack.report.tables import Curve, Point, group_runs
 from statetrack.runs import Record, Run, folder
 from statetrack.training import RunConfig, run
 from tests.report.folders import OtherKind, parity, puzzle_config, scores, write_run
@@ -184,6 +185,22 @@ def test_the_plots_have_the_values_of_the_curves(trained: Path) -> None:
         "SLSTM",
     ]
     assert found["dashes"] == {"[-1, 1]": "", "[0, 1]": "5 3", "none": "1.5 2.5"}
+
+
+@pytest.mark.parametrize("models", [("DeltaNet",), ("DeltaNet", "Mamba"), ("",)], ids=len)
+def test_a_legend_of_long_names_stays_inside_its_picture(models: tuple[str, ...]) -> None:
+    variants = [f"1 layer, conv_size={i}, lengths=[3, 256], option=0.0" for i in range(5)]
+    curves = [
+        Curve(variant, (Point(1.0, "1", 0.5, 0.5, 0.5),), 1, model, "[0, 1]", variant)
+        for model in models
+        for variant in variants
+    ]
+    picture = curves_picture("x", "x", curves, x_label="x", y_label="y")
+    assert picture is not None
+    (legend,) = picture.figure.legends
+    box, whole = legend.get_window_extent(), picture.figure.bbox
+    assert len(legend.get_texts()) >= 5
+    assert box.x0 >= 0 and box.x1 <= whole.width and box.y1 < whole.height / 2
 
 
 def test_spectra_are_those_of_the_transitions(trained: Path) -> None:

@@ -51,7 +51,7 @@ PANEL_HEIGHT = 1.25
 COLUMNS = 4
 LEFT, RIGHT, TOP, BOTTOM = 0.42, 0.1, 0.42, 0.4
 GAP, TITLE = 0.14, 0.26
-LEGEND_ROW = 0.2
+LEGEND_ROW, LEGEND_LINE, LEGEND_LETTER = 0.2, 0.45, 0.062
 """All in inches: laid out here, because matplotlib's own layout takes longer than the drawing."""
 
 SINGLE, SINGLE_LEFT = (4.6, 3.0), 0.72
@@ -107,7 +107,9 @@ def curves_picture(
     ranges = list(dict.fromkeys(curve.between for curve in drawn))
     turns = looks.in_turn([curve.label for curve in drawn])
     keys = _legend(ranges, variants) if panels != [""] else []
-    keys_rows = -(-len(keys) // 3) if panels != [""] else -(-len(drawn) // 2)
+    named = [curve.label for curve in drawn] if panels == [""] else [k.get_label() for k in keys]
+    columns = _legend_columns(named, WIDTH if len(panels) > 1 else SINGLE[0], 3 if keys else 2)
+    keys_rows = -(-len(named) // columns)
     figure, grid = _panels(len(panels), keys_rows)
     for axes, model in zip(grid, panels, strict=True):
         if mark is not None:
@@ -141,9 +143,9 @@ def curves_picture(
         figure.text(0.99, 1 - 0.05 / height, said, ha="right", va="top", fontsize=8)
     shape: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "lower center"}
     if keys:
-        figure.legend(handles=keys, ncols=3, borderaxespad=0.1, **shape)
+        figure.legend(handles=keys, ncols=columns, borderaxespad=0.1, **shape)
     elif panels == [""]:
-        figure.legend(ncols=2, borderaxespad=0.1, **shape)
+        figure.legend(ncols=columns, borderaxespad=0.1, **shape)
     return Picture(name, title, figure)
 
 
@@ -190,6 +192,12 @@ def _legend(ranges: Sequence[str | None], variants: Sequence[str]) -> "list[Line
     for line, text in zip(found, names, strict=True):
         line.set_label(text)
     return found
+
+
+def _legend_columns(names: Sequence[object], width: float, most: int) -> int:
+    """How many names of this length stand side by side in so many inches, at most `most`."""
+    longest = max((len(str(name)) for name in names), default=0)
+    return max(1, min(most, int(width / (LEGEND_LINE + LEGEND_LETTER * longest))))
 
 
 def _panels(count: int, legend_rows: int) -> "tuple[Figure, list[Axes]]":
