@@ -128,7 +128,7 @@ class EigenRange:
 
 @dataclass(frozen=True)
 class CappedRange(EigenRange):
-    """β as in [low, 1], but at most 1: the eigenvalue 1 - β is never below 0.
+    """β as in [low, 1], `stretch` too, but at most 1: the eigenvalue 1 - β is never below 0.
 
     >>> CappedRange(-1.0).beta(torch.tensor([0.0, 0.25, 0.5, 1.0]))
     tensor([0.0000, 0.5000, 1.0000, 1.0000])
