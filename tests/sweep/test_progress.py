@@ -105,6 +105,13 @@ def test_a_single_run_is_named_at_the_start(
     assert shown.getvalue() == f"{what}\n{what}, finished already\n"
 
 
+def test_windows_are_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shown = screen(monkeypatch, io.StringIO())
+    with Progress() as progress:
+        progress.begin([tiny.config(window=4)], tmp_path)
+    assert "4 sequences (lengths 3 to 8, in windows of 4), validated" in shown.getvalue()
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_single_run_soon_says_how_long(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -70,6 +70,7 @@ def test_every_field_that_decides_numbers_changes_the_fingerprint() -> None:
         "data_seed": 1,
         "stop_at": 0.5,
         "start": "0" * 64,
+        "window": 4,
     }
     assert set(others) | RunConfig.IDLE == {field.name for field in dataclasses.fields(RunConfig)}
     prints = {tiny.config(**{name: value}).fingerprint for name, value in others.items()}

@@ -100,6 +100,9 @@ class Data:
     or a regular expression ('regex:(a|b)*ab')."""
     lengths: tuple[int, int] | None = None
     """Training lengths, from and to; by default the task's."""
+    window: int | None = None
+    """Read this many tokens of a sequence at a step, and go on from the state at the next; by
+    default sequences are read whole."""
     seed: int = 0
     """Of the initial weights and of the training data."""
 
@@ -287,6 +290,7 @@ def run_config(recipe: Recipe, start: Path | None = None) -> "RunConfig":
         steps=size.steps,
         batch=size.batch,
         lengths=data.lengths,
+        window=data.window,
         lr=size.lr,
         weight_decay=optimiser.weight_decay,
         clip_norm=size.clip_norm,

@@ -27,6 +27,7 @@ def tagging_run(
     options: Mapping[str, Any] | None = None,
     block: Mapping[str, Any] | None = None,
     lengths: tuple[int, int] | None = None,
+    window: int | None = None,
     lr: float = 1e-3,
     weight_decay: float = 0.0,
     decay: WeightDecayRule | None = None,
@@ -57,6 +58,7 @@ def tagging_run(
         steps=steps,
         batch=batch,
         lengths=lengths,
+        window=window,
         optimizer=OptimizerConfig(
             lr=lr,
             weight_decay=weight_decay,

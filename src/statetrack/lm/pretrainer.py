@@ -28,11 +28,13 @@ from statetrack.lm.shards import Manifest, verify
 from statetrack.lm.spikes import Spikes
 from statetrack.lm.text import TOKENIZER
 from statetrack.models import CausalLM
+from statetrack.models._tokens import ModelState
 from statetrack.models.folder import LOADER, LOADER_TEXT
 from statetrack.ops import context_parallel
 from statetrack.runs import ranks
 from statetrack.runs.records import Record
 from statetrack.runs.warn import warn
+from statetrack.training.carrying import expect_to_carry, named, no_state
 from statetrack.training.executor import Executor, Judgement, Stretch
 from statetrack.training.precision import autocast
 
@@ -43,8 +45,6 @@ __all__ = ["Pretrainer"]
 
 NAMED = 3
 """Rows that a message about a step names."""
-
-State = tuple[dict[str, Tensor], ...]
 
 
 class Pretrainer(Executor):
@@ -185,8 +185,8 @@ class Pretrainer(Executor):
         return each
 
     def _packed_loss(
-        self, tokens: Tensor, targets: Tensor, start: State | None
-    ) -> tuple[Tensor, Tensor, State]:
+        self, tokens: Tensor, targets: Tensor, start: ModelState | None
+    ) -> tuple[Tensor, Tensor, ModelState]:
         """Every document begins with an empty state, but the first of a row that continues."""
         packing, first, last = packing_of_documents(tokens, self.manifest.end)
         places = packing._replace(offsets=self._here(packing.offsets))
@@ -347,15 +347,15 @@ class Pretrainer(Executor):
 
     # ---------------------------------------------------------------------------------- state
 
-    def _empty_state(self) -> State:
+    def _empty_state(self) -> ModelState:
         """The state before the first token, for every row of this process."""
-        return _zeros(self._state_after(1), self.rows)
+        return no_state(self._state_after(1), self.rows)
 
     @torch.no_grad()
-    def _state_after(self, count: int) -> State:
+    def _state_after(self, count: int) -> ModelState:
         tokens = torch.zeros(1, count, dtype=torch.long, device=self.device)
         with autocast(self.device, self.config.precision):
-            found: State = self.model.loss(tokens, tokens)[2]
+            found: ModelState = self.model.loss(tokens, tokens)[2]
         return found
 
     def keep_only(self, runs: Sequence[int]) -> None:
@@ -379,9 +379,8 @@ class Pretrainer(Executor):
         yield from self.optimizer.state()
         yield "updates", torch.tensor([self.updates])
         yield "spikes", self.spikes.state()
-        for index, layer in enumerate(self.carried or ()):
-            for key, value in layer.items():
-                yield f"carried.{index}.{key}", self._of_all(value)
+        for name, value in named(self.carried or ()).items():
+            yield name, self._of_all(value)
 
     def _of_all(self, mine: Tensor) -> Tensor:
         """The rows of every process, as one tensor that is sharded over them."""
@@ -458,26 +457,8 @@ def _expect_layers(config: PretrainConfig) -> None:
             f"context_parallel needs layers whose sequences can be cut, and {whole[0]} is none: "
             "leave it out, or take layers that are linear in their state"
         )
-    if not config.carry_state:
-        return
-    tokens = torch.arange(4)[None] % config.model.vocab_size
-    with torch.no_grad():
-        scores, long = model(tokens)
-        after = model(tokens[:, :1])[1]
-        again, _ = model(tokens, _zeros(after, 1))
-    grows = any(long[i][k].shape != v.shape for i, one in enumerate(after) for k, v in one.items())
-    if grows or not torch.allclose(scores, again, atol=1e-6):
-        raise ValueError(
-            "carry_state needs layers whose state has one size and begins at zero: neither "
-            "Attention nor layers with another beginning"
-        )
-
-
-def _zeros(state: State, rows: int) -> State:
-    return tuple(
-        {key: value.new_zeros(rows, *value.shape[1:]) for key, value in layer.items()}
-        for layer in state
-    )
+    if config.carry_state:
+        expect_to_carry(model, "carry_state")
 
 
 def _sum_of_squares(tensors: list[Tensor], device: torch.device) -> Float[Tensor, ""]:

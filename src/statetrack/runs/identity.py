@@ -45,6 +45,11 @@ class RunDescription(Config):
         """The digest of the weights it starts from; None where they are drawn."""
         return None
 
+    @property
+    def window(self) -> int | None:
+        """So many tokens of a sequence are read at a step; None where it is read whole."""
+        return None
+
     def beside(self) -> dict[str, Any]:
         """What config.json says besides the config, for other readers of the folder."""
         return {}

@@ -182,6 +182,8 @@ def _described(config: Any) -> str:
     """What is to happen, for whoever has just started it."""
     low, high = config.train_lengths
     lengths = f"length {low}" if low == high else f"lengths {low} to {high}"
+    if config.window is not None:
+        lengths += f", in windows of {config.window}"
     return (
         f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), "
         f"validated every {config.evaluation.every} steps,"

@@ -140,6 +140,9 @@ class RunConfig(RunDescription):
         schedule: the learning rate over time.
         evaluation: what the run is judged by.
         lengths: training lengths, drawn uniformly; what they count is the task's business.
+        window: a step reads this many tokens of each sequence, and the next step goes on with the
+            state that it has left, without its gradient (`training.windows`); None reads
+            sequences whole.
         precision: `fp32`, or `bf16` for fp32 weights under autocast.
         seed: of the initial weights.
         data_seed: of the training stream.
@@ -167,6 +170,7 @@ class RunConfig(RunDescription):
     checkpoint_every: Whole | None = 1000
     stop_at: Annotated[float, Bounds(above=0.0, most=1.0)] | None = None
     start: str | None = None
+    window: Whole | None = None
 
     def _check(self) -> None:
         for name, every in (

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from statetrack._typing import Float, Int
+from statetrack.models import Tagger
 from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
@@ -30,7 +31,8 @@ class Eager(TaskExecutor):
         self.task = config.learns
         self.validation = evaluation.held_out(config, "validation", device)
         # The weights are drawn on the CPU: the same ones on every device.
-        self.model = config.build(torch.Generator("cpu").manual_seed(config.seed)).to(device)
+        drawn = config.build(torch.Generator("cpu").manual_seed(config.seed))
+        self.model: Tagger = drawn.to(device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
         self.feed = Feed(configs, device)
 
@@ -48,7 +50,7 @@ class Eager(TaskExecutor):
         factor = config.schedule.factor(at, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = config.optimizer.lr * factor
-        answers = self._answers(self.feed.next(), self._dice(at))
+        answers = self._answers(at)
         loss, right = evaluation.loss_and_accuracy(*answers, self.task.labels)
         self.optimizer.zero_grad()
         loss.backward()
@@ -65,9 +67,10 @@ class Eager(TaskExecutor):
         return torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
 
     def _answers(
-        self, batch: Batch, dice: torch.Generator | None
+        self, at: int
     ) -> tuple[Float[Tensor, "asked classes"], Int[Tensor, "asked *labels"]]:
-        """What the model says wherever something is asked, and what it should say."""
+        """What the model says at a step wherever something is asked, and what it should say."""
+        batch, dice = self.feed.next(), self._dice(at)
         on_cpu = self.device.type == "cpu"
         groups = narrow(batch, self.config.model.backbone.d_model) if on_cpu else [batch]
         scores, targets = [], []

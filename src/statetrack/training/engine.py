@@ -14,6 +14,7 @@ from statetrack.training.eager import Eager
 from statetrack.training.executor import Executor, Stretch
 from statetrack.training.stacked import Stacked, can_stack, stacks
 from statetrack.training.start import expect_fit, started
+from statetrack.training.windowed import Windowed
 
 __all__ = ["EXECUTORS", "Engine", "NonFiniteLoss", "train"]
 
@@ -34,6 +35,7 @@ class Engine:
     (`solved[r]`), or when its loss or gradient is not finite (`failed[r]`); the others go on.
 
     On a CPU one tagger trains eagerly; several, and every one on a GPU, train stacked if they can.
+    One that reads windows trains alone.
     Runs of another kind have one executor. `starts` has the weights of each run whose config starts
     from given ones (`RunConfig.start`).
     """
@@ -68,6 +70,8 @@ class Engine:
             module, _, name = EXECUTORS[self.config.KIND].partition(":")
             found: type[Executor] = getattr(import_module(module), name)
             return found
+        if self.config.window is not None:
+            return Windowed
         alone = len(self.configs) == 1 and self.device.type == "cpu"
         return Eager if alone or not can_stack(self.config) else Stacked
 

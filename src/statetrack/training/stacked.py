@@ -65,9 +65,9 @@ def can_stack(config: Any) -> bool:
     """Whether a run can be one of several: a tagger, without layers of your own or dropout.
 
     Layers of your own may do what cannot be mapped over runs; dropout would need a stream of random
-    numbers for each of them.
+    numbers for each of them. Nor can one that reads windows, whose states are not kept by run.
     """
-    if config.KIND != RunConfig.KIND:
+    if config.KIND != RunConfig.KIND or config.window is not None:
         return False
     backbone = config.model.backbone
     return backbone.dropout == 0 and all(mixer.layer in BUILT_IN for mixer in backbone.mixers)
