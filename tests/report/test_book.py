@@ -367,7 +367,9 @@ def test_applied_tasks_have_a_table_and_a_picture_by_operations(tmp_path: Path) 
     assert picture in text and (tmp_path / "docs" / picture).is_file()
 
 
-@pytest.mark.parametrize(("experiment", "scale"), [("chomsky", "smoke"), ("s5", "paper")])
+@pytest.mark.parametrize(
+    ("experiment", "scale"), [("chomsky", "smoke"), ("s5", "paper"), ("parity-far", "quick")]
+)
 def test_commands_fill_their_cell_and_no_other(
     experiment: str, scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

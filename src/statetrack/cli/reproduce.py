@@ -120,6 +120,7 @@ def reproduce(
         Only say which runs there are.
     """
     from statetrack import experiments
+    from statetrack.report.cells import described
 
     if name is None:
         return _list()
@@ -127,16 +128,17 @@ def reproduce(
         return _states(out / "states")
     experiment = experiments.get(name)
     plan = experiment.plan(scale, version)
-    configs = [config for config in plan.configs if (only or "") in _described(config)]
-    if not configs:
+    known = zip(plan.configs, described(plan), strict=True)
+    chosen = {config: said for config, said in known if (only or "") in said}
+    if not chosen:
         raise ValueError(f"no run of {experiment.name} has {only!r} in its description")
     folder = out / plan.folder
     if dry_run:
-        for config in configs:
-            print(f"{config.fingerprint}  {_described(config)}")
+        for config, said in chosen.items():
+            print(f"{config.fingerprint}  {said}")
         return 0
-    chosen = choose_device(device, here=launcher == "processes")
-    runs = _run_all(configs, folder, workers=workers, device=chosen, launcher=launcher)
+    where = choose_device(device, here=launcher == "processes")
+    runs = _run_all(list(chosen), folder, workers=workers, device=where, launcher=launcher)
     from statetrack.report.tables import group_runs, row
 
     show.table(
@@ -196,16 +198,6 @@ def _run_all(
                 "goes on with them"
             ) from None
     return sweep.runs
-
-
-def _described(config: "RunConfig") -> str:
-    """A run in one line."""
-    from statetrack.runs.labels import label
-
-    layers, rate = config.model.backbone.num_layers, config.optimizer.lr
-    return (
-        f"{label(config)}, {layers} layers, lr {rate:g}, {config.steps} steps, seed {config.seed}"
-    )
 
 
 def _failures(runs: "list[Run]") -> int:

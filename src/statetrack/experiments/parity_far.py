@@ -3,7 +3,8 @@
 By the paper's recipe two layers lose count slowly: their keys also see the three bits before,
 through the convolution. Here is one layer without it, trained on up to 256 bits instead of 40, and
 what becomes of it when one thing is as in the paper: the convolution, the lengths, the second
-layer, the range. And once with a β that reaches 0 and 2 (`beta_stretch`).
+layer, the range. And once with a β that reaches 0 and 2 (`beta_stretch`), and once on words of up
+to 16,384 bits that are read in windows of 64.
 """
 
 from statetrack.experiments._base import Experiment, Scale, Version, shrink
@@ -15,16 +16,18 @@ __all__ = ["FAR", "PARITY_FAR", "parity_far"]
 
 FAR = 16_384
 USUAL, LONGER = (3, 40), (3, 256)
+WINDOW = 64
 CASES = (
-    (SIGNED, 1, 0, LONGER, 0.0),
-    (POSITIVE, 1, 0, LONGER, 0.0),
-    (SIGNED, 1, 0, USUAL, 0.0),
-    (SIGNED, 1, 4, USUAL, 0.0),
-    (SIGNED, 1, 4, LONGER, 0.0),
-    (SIGNED, 2, 0, LONGER, 0.0),
-    (SIGNED, 1, 0, LONGER, 1.0),
+    (SIGNED, 1, 0, LONGER, 0.0, None),
+    (POSITIVE, 1, 0, LONGER, 0.0, None),
+    (SIGNED, 1, 0, USUAL, 0.0, None),
+    (SIGNED, 1, 4, USUAL, 0.0, None),
+    (SIGNED, 1, 4, LONGER, 0.0, None),
+    (SIGNED, 2, 0, LONGER, 0.0, None),
+    (SIGNED, 1, 0, LONGER, 1.0, None),
+    (SIGNED, 1, 0, (3, FAR), 0.0, WINDOW),
 )
-"""Range, layers, width of the convolution, lengths of training, how far β is stretched."""
+"""Range, layers, width of the convolution, lengths of training, how far β is stretched, window."""
 
 
 def parity_far(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
@@ -40,6 +43,7 @@ def parity_far(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
             num_layers=layers,
             options={"eigen_range": between, "conv_size": width, "beta_stretch": stretch},
             lengths=lengths,
+            window=window,
             steps=steps,
             batch=256 if scale == "paper" else 128,
             lr=3e-3,
@@ -53,7 +57,7 @@ def parity_far(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
             log_every=250,
             checkpoint_every=2500,
         )
-        for between, layers, width, lengths, stretch in CASES
+        for between, layers, width, lengths, stretch, window in CASES
         for seed in range(5)
     ]
     return [shrink(config) for config in runs[::5]] if scale == "smoke" else runs

@@ -26,7 +26,7 @@ from statetrack.runs.labels import eigen_range, label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.training import RunConfig
 
-__all__ = ["KEYS", "Cell", "all_cells", "cells", "summary_rows"]
+__all__ = ["KEYS", "Cell", "all_cells", "cells", "described", "summary_rows"]
 
 KEYS = (
     "experiment",
@@ -85,9 +85,8 @@ class Cell:
 
     def command(self, out: str) -> str:
         """What to type to fill it."""
-        name, layers = label(self.config), self.config.model.backbone.num_layers
-        depths = {c.model.backbone.num_layers for c in self.plan.configs if label(c) == name}
-        return self.plan.command(out, name if depths == {layers} else f"{name}, {layers} layers")
+        names = planned_names(self.plan)
+        return self.plan.command(out, names.get(cell_of(self.config), label(self.config)))
 
     def why_empty(self) -> str:
         """Why there is no number, in a few words."""
@@ -111,6 +110,23 @@ class Cell:
         if len(self.group.chosen) < seeds:
             said.append(f"{len(self.group.chosen)} of {seeds} seeds")
         return said
+
+
+def planned_names(plan: Plan) -> dict[str, str]:
+    """Task and model of each of its cells, with whatever tells it from the others."""
+    firsts = {cell_of(config): config for config in reversed(plan.configs)}
+    named = zip(firsts.items(), labels(list(firsts.values())), strict=True)
+    return {key: f"{config.subject} {name}" for (key, config), name in named}
+
+
+def described(plan: Plan) -> list[str]:
+    """Each of its runs in one line, by which `statetrack reproduce --only` chooses."""
+    names = planned_names(plan)
+    return [
+        f"{names[cell_of(config)]}, lr {config.optimizer.lr:g}, {config.steps} steps, "
+        f"seed {config.seed}"
+        for config in plan.configs
+    ]
 
 
 def _list(numbers: Iterable[float]) -> str:
