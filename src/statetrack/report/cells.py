@@ -60,6 +60,7 @@ class Cell:
         label: the model, with whatever tells it from the other models of that task.
         planned: the runs the plan has for it; empty for runs that are in no plan.
         group: the runs that were made, and their line of the table; `None` if there are none.
+        only: what `statetrack reproduce --only` finds its runs by.
     """
 
     plan: Plan
@@ -67,6 +68,7 @@ class Cell:
     label: str
     planned: tuple[RunConfig, ...]
     group: Group | None
+    only: str
 
     @property
     def key(self) -> str:
@@ -85,8 +87,7 @@ class Cell:
 
     def command(self, out: str) -> str:
         """What to type to fill it."""
-        names = planned_names(self.plan)
-        return self.plan.command(out, names.get(cell_of(self.config), label(self.config)))
+        return self.plan.command(out, self.only)
 
     def why_empty(self) -> str:
         """Why there is no number, in a few words."""
@@ -175,6 +176,7 @@ def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
         made.setdefault(cell_of(run.config), []).append(run)
     keys = [*planned, *(key for key in made if key not in planned)]
     configs = [made[key][0].config if key in made else planned[key][0] for key in keys]
+    chosen_by = planned_names(plan)
     return [
         Cell(
             plan,
@@ -182,6 +184,7 @@ def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
             name,
             tuple(planned.get(key, ())),
             group_of(name, made[key]) if key in made else None,
+            chosen_by.get(key, label(config)),
         )
         for key, config, name in zip(keys, configs, labels(configs), strict=True)
     ]
