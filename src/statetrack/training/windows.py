@@ -66,7 +66,8 @@ class Windows:
         if config.batch < count:
             raise ValueError(
                 f"batch={config.batch} is too small for lengths {config.train_lengths} in windows "
-                f"of {self.window}: they take {count} spans, each of which needs a row"
+                f"of {self.window}: they take {count} spans, and each needs a row; give "
+                f"batch={count} or more"
             )
         self.rows = [config.batch // count + (k < config.batch % count) for k in range(count)]
         self._words: list[tuple[int, Tensor, Tensor] | None] = [None] * count
