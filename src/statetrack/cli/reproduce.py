@@ -120,13 +120,14 @@ def reproduce(
         Only say which runs there are.
     """
     from statetrack import experiments
-    from statetrack.report.cells import described
 
     if name is None:
         return _list()
     if name.lower().replace("_", "-") in (experiments.STATES, *experiments.STATES_ALIASES):
         return _states(out / "states")
     experiment = experiments.get(name)
+    from statetrack.report.cells import described
+
     plan = experiment.plan(scale, version)
     known = zip(plan.configs, described(plan), strict=True)
     chosen = {config: said for config, said in known if (only or "") in said}
