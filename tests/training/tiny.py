@@ -33,3 +33,18 @@ def config(**changes: Any) -> RunConfig:
         "checkpoint_every": 2,
     }
     return RunConfig(**(fields | changes))
+
+
+def in_windows(**changes: Any) -> RunConfig:
+    """Words of up to 40 bits, in windows of 8: spans of 1, 2, 4 and 8.
+
+    A length of parity counts the answer too.
+    """
+    fields: dict[str, Any] = {
+        "task": "parity_dense",
+        "lengths": (3, 41),
+        "window": 8,
+        "batch": 6,
+        "evaluation": EvaluationConfig(every=12, size=16, lengths=(8, 12)),
+    }
+    return config(**(fields | changes))
