@@ -1,6 +1,5 @@
 """The eager executor: one run, one operation after the other, on any device."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ from statetrack.tasks import Batch
 from statetrack.training import evaluation
 from statetrack.training.config import RunConfig
 from statetrack.training.executor import Stretch, TaskExecutor
-from statetrack.training.feed import Feed
+from statetrack.training.feed import Feed, seed_from
 from statetrack.training.optimizer import make_optimizer
 from statetrack.training.packing import narrow
 from statetrack.training.precision import autocast
@@ -63,8 +62,8 @@ class Eager(TaskExecutor):
         """For dropout: it follows from the seed and the step, so that a run may be cut anywhere."""
         if self.config.model.backbone.dropout == 0:
             return None
-        digest = hashlib.sha256(f"dropout {self.config.seed} {at}".encode()).digest()
-        return torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
+        seed = seed_from(f"dropout {self.config.seed} {at}")
+        return torch.Generator(self.device).manual_seed(seed)
 
     def _answers(
         self, at: int

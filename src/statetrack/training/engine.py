@@ -61,6 +61,8 @@ class Engine:
         self.solved = [False] * len(self.configs)
         self.failed: list[NonFiniteLoss | None] = [None] * len(self.configs)
         executor = executor or self._usual_executor()
+        if self.config.window is not None and not issubclass(executor, Windowed):
+            raise ValueError(f"{executor.__name__} reads sequences whole: leave out window")
         self.executor: Executor = executor(self.configs, self.device)
         for run, weights in enumerate(starts or [None] * len(self.configs)):
             self._begin(run, weights)

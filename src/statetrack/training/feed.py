@@ -6,6 +6,7 @@ handed out one by one. What a step reads follows from the run's seed and the ste
 wherever a run is cut.
 """
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,7 @@ from statetrack._typing import Int
 from statetrack.tasks import Batch
 from statetrack.training.config import RunConfig
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "seed_from"]
 
 
 class Feed:
@@ -88,6 +89,11 @@ class Feed:
         """The inverse of `state`; all runs must be brought to the same step."""
         self.streams[run].set_state(state)
         self.step, self._before = step, []
+
+
+def seed_from(text: str) -> int:
+    """A seed that nothing but the text decides."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def batches_at_once(config: RunConfig, device: torch.device) -> int:

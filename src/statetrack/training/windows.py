@@ -3,13 +3,12 @@
 A step reads W tokens of every row. Rows are dealt to spans: words that take one window, two, four,
 and so on, up to the longest of the run. A span of n windows draws new words for its rows every n
 steps, padded to n windows. So at every step there are words that begin, beside some that have been
-going on for long; what has to be learnt at the beginning of a word is not waited for.
+going on for long.
 
 What a step reads follows from the run's seed and the step's number alone.
 """
 
 import bisect
-import hashlib
 from typing import NamedTuple
 
 import torch
@@ -19,12 +18,13 @@ from statetrack import tasks
 from statetrack._typing import Bool, Int
 from statetrack.tasks import IGNORE, Task
 from statetrack.training.config import RunConfig
+from statetrack.training.feed import seed_from
 
 __all__ = ["Span", "Windows", "spans_of"]
 
 
 class Span(NamedTuple):
-    """Words that take at most so many windows, and more than half of them."""
+    """Words that so many windows have room for, and half as many have not; their lengths."""
 
     windows: int
     shortest: int
@@ -93,8 +93,8 @@ class Windows:
     def _drawn(self, k: int, block: int) -> tuple[Tensor, Tensor]:
         """The tokens and targets of a span's words, padded to whole windows."""
         span = self.spans[k]
-        digest = hashlib.sha256(f"{self.seed} {k} {block}".encode()).digest()
-        stream = tasks.generator(self.task, "train", int.from_bytes(digest[:7], "big"), self.device)
+        seed = seed_from(f"{self.seed} {k} {block}")
+        stream = tasks.generator(self.task, "train", seed, self.device)
         drawn = self.task.sample(
             self.rows[k],
             span.longest,
