@@ -42,7 +42,7 @@ from statetrack.experiments.language_probes import (
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm import Manifest, PretrainConfig, PretrainEvaluationConfig
 from statetrack.lm.corpus import gather
-from statetrack.lm.recipes import WARMUP, pretrain_config
+from statetrack.lm.recipes import pretrain_config
 from statetrack.lm.shards import Part
 from statetrack.models import CausalLM
 from statetrack.runs.archive import store
@@ -52,7 +52,7 @@ from statetrack.runs.labels import eigen_range, model_label
 from statetrack.sweep import Progress, run_many
 from statetrack.training.precision import autocast
 
-__all__ = ["ANSWERS", "MODELS", "TIMES", "configs", "evaluate", "rates", "table"]
+__all__ = ["ANSWERS", "MODELS", "TIMES", "configs", "evaluate", "table"]
 
 USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
 MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -124,13 +124,6 @@ def configs(
                 )
             )
     return found
-
-
-def rates(
-    shards: Path | str, *, tokens: float = 3e7, lrs: Sequence[float] = (5e-4, 1e-3, 2e-3, 4e-3)
-) -> list[PretrainConfig]:
-    """The small sweep that chooses the learning rate, for both ranges alike."""
-    return [one for lr in lrs for one in configs(shards, tokens=tokens, seeds=(0,), lr=lr)]
 
 
 # -- loss by position ---------------------------------------------------------------------------
@@ -434,7 +427,9 @@ def main(words: Sequence[str] | None = None) -> int:
     runs.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     runs.add_argument("--lr", type=float)
     runs.add_argument(
-        "--warmup", type=float, default=WARMUP, help="share of the steps in which the rate rises"
+        "--warmup",
+        type=float,
+        help="share of the steps in which the rate rises, if not the recipe's",
     )
     runs.add_argument("--batch", type=int, help="sequences a step, if not the recipe's")
     runs.add_argument("--micro-batch", type=int)

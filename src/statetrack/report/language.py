@@ -7,7 +7,7 @@ asked (loss, clamped, heads, probes), one file a model, named by its fingerprint
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,8 @@ from typing import Any, Literal
 from statetrack.experiments.language import ANSWERS, EXTENDED, USUAL
 from statetrack.experiments.summary import LANGUAGE
 from statetrack.lm.evaluation import CONFIDENCE
-from statetrack.lm.recipes import WARMUP
+from statetrack.lm.recipes import RECIPES
+from statetrack.models.presets import WIDTHS
 from statetrack.runs import StoredRun
 from statetrack.runs.labels import eigen_range, model_label
 from statetrack.runs.selection import best_rate, cell
@@ -106,7 +107,7 @@ class Family:
     """Models that differ in the seed alone, at the rate with the best median.
 
     Attributes:
-        layer: the model without its range; with its warm-up if that is longer than the recipe's.
+        layer: the model without its range; with warm-up and first weights if not the recipe's.
         between: its range, if it has one.
         members: by seed.
         variant: what is special about a control.
@@ -233,14 +234,25 @@ def families(asked: Sequence[Asked]) -> list[Family]:
             layer, between, variant = model_label(config, with_range=False), eigen_range(config), ""
             if layer in CONTROLS:
                 layer, between, variant = CONTROLS[layer]
-            if config.schedule.warmup > WARMUP:
-                layer = f"{layer}, warm-up {100 * config.schedule.warmup:g} %"
+            layer = ", ".join([layer, *_unlike_its_recipe(config)])
             ordered = tuple(sorted(kept, key=lambda one: one.seed))
             found.append(Family(layer, between, ordered, variant))
     return sorted(
         found,
         key=lambda one: (one.layer, one.variant, -(one.between or USUAL)[0], _size(one)),
     )
+
+
+def _unlike_its_recipe(config: Any) -> Iterator[str]:
+    """How a model of a named size began otherwise than the recipe has it."""
+    sizes = {width: size for size, (width, _) in WIDTHS.items()}
+    size = sizes.get(config.model.backbone.d_model)
+    if size is None:
+        return
+    if config.schedule.warmup != RECIPES[size]["warmup"]:
+        yield f"warm-up {100 * config.schedule.warmup:g} %"
+    if config.model.projection_std not in (None, RECIPES[size]["std"]):
+        yield f"first weights {config.model.projection_std:g}"
 
 
 def _size(family: Family) -> tuple[int, int]:
