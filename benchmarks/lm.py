@@ -30,6 +30,7 @@ import argparse
 import datetime
 import gc
 import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -1162,8 +1163,12 @@ def _shown(row: dict[str, Any] | None) -> tuple[str, str, str]:
 def on_page(rows: list[dict[str, Any]], files: list[Path], pictures: list[Path]) -> str:
     """What stands on the page between the two marks: what was measured, pictures, the table."""
     works = by_work(rows)
-    measured = rows[0]
-    words = ", ".join(f"{name} {number}" for name, number in measured["versions"].items())
+    dates = ", ".join(dict.fromkeys(row["date"] for row in rows))
+    numbers: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name, number in row["versions"].items():
+            numbers.setdefault(name, {})[number] = None
+    words = ", ".join(f"{name} {' and '.join(found)}" for name, found in numbers.items())
     device = next((row["device"] for row in rows if row["device"]), "no device")
     sources = ", ".join(f"[{file.name}](../../benchmarks/results/{file.name})" for file in files)
     said = headline(works)
@@ -1176,7 +1181,7 @@ def on_page(rows: list[dict[str, Any]], files: list[Path], pictures: list[Path])
     missed = [text for text in map(_missed, works, works.values()) if text]
     said += [f"Short of a goal: {'; '.join(missed)}."] if missed else []
     shown = [f"![{WHAT[file.stem]}](../images/{file.name})" for file in pictures]
-    source = f"{measured['date']}, {device}, {words} (records: {sources})."
+    source = f"{dates}, {device}, {words} (records: {sources})."
     return "\n\n".join([" ".join(said), *shown, markdown(rows), source])
 
 
@@ -1290,10 +1295,12 @@ def plot(rows: list[dict[str, Any]], images: Path) -> list[Path]:
 def versions() -> dict[str, str]:
     found = {}
     for name in ("torch", "triton", "transformers", "flash-linear-attention"):
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    peer = importlib.util.find_spec("fla")
+    if peer is not None and peer.origin is not None:  # a checkout has a number, but no metadata
+        number = re.search(r'__version__ = "(.*)"', Path(peer.origin).read_text())
+        found.setdefault("flash-linear-attention", number[1] if number else "unknown")
     return found
 
 

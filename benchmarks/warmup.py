@@ -25,8 +25,12 @@ VARIANTS = ((0.025, 0.006), (0.1, 0.006), (0.025, 0.02))
 """Share of the steps in which the rate rises; standard deviation of the first weights."""
 
 
-def config(shards: Path, warmup: float, std: float, seed: int) -> lm.PretrainConfig:
-    mixer = ("DeltaNet", {"num_heads": 4, "eigen_range": (0.0, 1.0)})
+USUAL = ("DeltaNet", {"num_heads": 4, "eigen_range": (0.0, 1.0)})
+
+
+def config(
+    shards: Path, warmup: float, std: float, seed: int, mixer: Any = USUAL, lr: float = 1.5e-3
+) -> lm.PretrainConfig:
     backbone = BackboneConfig(
         mixers=[mixer] * 6, d_model=256, mlp_dim=768, mlp="swiglu", norm="rms"
     )
@@ -44,7 +48,7 @@ def config(shards: Path, warmup: float, std: float, seed: int) -> lm.PretrainCon
         length=256,
         seed=seed,
         data_seed=seed,
-        optimizer=lm.PretrainOptimizerConfig(lr=1.5e-3),
+        optimizer=lm.PretrainOptimizerConfig(lr=lr),
         schedule=ScheduleConfig(warmup=warmup, final=0.1),
         evaluation=lm.PretrainEvaluationConfig(every=STOP, windows=32),
         log_every=10,
@@ -53,16 +57,16 @@ def config(shards: Path, warmup: float, std: float, seed: int) -> lm.PretrainCon
     )
 
 
-def measured(shards: Path, warmup: float, std: float, seed: int) -> dict[str, Any]:
+def measured(run: lm.PretrainConfig) -> dict[str, Any]:
     """The losses of training, every ten steps, and that of the validation text after the last."""
     curve: list[tuple[int, float]] = []
-    for rows in Engine([config(shards, warmup, std, seed)]):
+    for rows in Engine([run]):
         losses = [row for row in rows[0] if row.metric == "loss" and row.overall]
         curve += [(row.step, round(row.value, 4)) for row in losses if row.split == "train"]
         held_out = [row.value for row in losses if row.split == "validation"]
         if held_out:
             break
-    return {"warmup": warmup, "std": std, "seed": seed, "validation": held_out[0], "train": curve}
+    return {"seed": run.seed, "validation": held_out[0], "train": curve}
 
 
 def main() -> None:
@@ -77,7 +81,8 @@ def main() -> None:
     for seed in arguments.seeds:
         for warmup, std in VARIANTS:
             if (warmup, std, seed) not in done:
-                row = measured(arguments.shards, warmup, std, seed)
+                row = {"warmup": warmup, "std": std}
+                row |= measured(config(arguments.shards, warmup, std, seed))
                 print(warmup, std, seed, f"{row['validation']:.3f}", flush=True)
                 with arguments.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")

@@ -30,15 +30,14 @@ def test_a_pair_differs_in_the_range_alone(shards: Path) -> None:
     options = [dict(run.model.backbone.mixers[0].options) for run in (usual, extended)]
     assert [one.pop("eigen_range") for one in options] == [(0.0, 1.0), (-1.0, 1.0)]
     assert options[0] == options[1]
-    longer = language.configs(shards, seeds=(0,), tokens=1e6, warmup=0.1)[0]
-    assert (usual.schedule.warmup, longer.schedule.warmup) == (0.025, 0.1)
+    longer = language.configs(shards, seeds=(0,), tokens=1e6, warmup=0.2)[0]
+    assert (usual.schedule.warmup, longer.schedule.warmup) == (0.1, 0.2)
     assert same_but_for(longer, ["schedule"]) == same_but_for(usual, ["schedule"])
 
 
 def test_every_model_can_be_made(shards: Path) -> None:
     runs = language.configs(shards, models="more", seeds=(0,), tokens=1e6)
     assert len(runs) == 9
-    assert {run.optimizer.lr for run in language.rates(shards)} == {5e-4, 1e-3, 2e-3, 4e-3}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A study of language models with known numbers, written by hand."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -113,18 +114,22 @@ def probes(accuracy: float) -> dict[str, Any]:
 
 
 def write_control(root: Path, shards: Path, *, seeds: int = 2) -> None:
-    """Adds the control, better than [0, 1] on code by 0.08 and 0.18; and clamped models of [-1, 1],
-    worse than they are by 0.03 on code."""
+    """Adds the control, better than [0, 1] on code by 0.08 and 0.18; clamped models of [-1, 1],
+    worse than they are by 0.03 on code; and models with a learnt range, better than [0, 1] by 0.05
+    on code."""
     runs = []
     for seed in range(seeds):
         model = corpus.model("CappedDeltaNet", num_heads=2)
         one = corpus.config(shards, model=model, seed=seed, data_seed=seed, length=16)
         rows = [Record(2, "validation", "loss", 2.25)]
         runs.append(write_run(root.parent / "control", one, rows))
+        own = dataclasses.replace(one, model=corpus.model(learn_range=True))
+        runs.append(write_run(root.parent / "control", own, rows))
         better = -0.1 * (seed + 1)
         extended = config(shards, -1.0, seed)
         answers = (
             ("loss", one, loss({"code": better + 0.02, "prose": 0.0})),
+            ("loss", own, loss({"code": -0.05, "prose": 0.0})),
             ("clamped", extended, loss({"code": better + 0.03, "prose": 0.05 * (1 - 2 * seed)})),
         )
         for name, of, answer in answers:

@@ -48,7 +48,7 @@ def test_verdicts(tmp_path: Path, usual: list[float], extended: list[float], ver
     assert pair.verdict == verdict and pair.complete
     assert pair.model == "DeltaNet" and pair.task == "parity"
     said, costs = answer(QUESTION, [pair]), answer(replace(QUESTION, costs=True), [pair])
-    yes, no, unknown = "Yes, in 1 of the 1 pair", "No: in none", "Not settled: in none"
+    yes, no, unknown = "Yes, in the one pair", "No: in the one pair", "Not settled: in the one"
     helps = {"better": yes, "worse": no, "alike": no}.get(verdict, unknown)
     harms = {"better": no, "worse": yes, "alike": no}.get(verdict, unknown)
     assert said.startswith(helps) and costs.startswith(harms)
@@ -63,7 +63,7 @@ def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
     (known,) = pair_of(tmp_path / "both", [0.0, 0.1], [0.9, 1.0])
     assert "Open" not in answer(QUESTION, [known])
     said = answer(QUESTION, [known, pair])
-    assert said.startswith("Yes, in 1 of the 1 pair")
+    assert said.startswith("Yes, in the one pair")
     assert said.endswith("Open, because not run in both ranges: 1 of 2.")
 
     def link(text: str, place: Place) -> str:

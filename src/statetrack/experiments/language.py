@@ -57,7 +57,10 @@ __all__ = ["ANSWERS", "MODELS", "TIMES", "configs", "evaluate", "table"]
 USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
 MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "pair": (("DeltaNet", {"eigen_range": USUAL}), ("DeltaNet", {"eigen_range": EXTENDED})),
-    "control": (("CappedDeltaNet", {}),),
+    "control": (
+        ("CappedDeltaNet", {}),
+        ("DeltaNet", {"eigen_range": EXTENDED, "learn_range": True}),
+    ),
     "more": (
         *(
             (name, {"eigen_range": ends})
@@ -71,8 +74,8 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("Attention", {}),
     ),
 }
-"""Which layers, and their options; `pair` is the question, `control` tells the sign from the
-speed of β, `more` is around them."""
+"""Which layers, and their options; `pair` is the question, `control` tells the sign from start and
+speed of β (one has these without the sign, one begins as [0, 1] does), `more` is around them."""
 
 HELD_OUT = (
     "code/linux-source-6.1/fs",

@@ -14,7 +14,7 @@ __all__ = ["RECIPES", "pretrain_config"]
 
 RECIPES: dict[str, dict[str, Any]] = {
     "20M": {"batch": 32, "length": 1024, "steps": 6_000, "lr": 2e-3, "warmup": 0.1, "std": 0.02},
-    "60M": {"batch": 64, "length": 2048, "steps": 4_000, "lr": 1.5e-3, "warmup": 0.1, "std": 0.02},
+    "60M": {"batch": 64, "length": 2048, "steps": 4_000, "lr": 3e-3, "warmup": 0.1, "std": 0.02},
     "340M": {
         "batch": 80,
         "length": 2048,

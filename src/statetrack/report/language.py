@@ -23,6 +23,7 @@ from statetrack.runs.selection import best_rate, cell
 
 __all__ = [
     "CONTROLS",
+    "LEARNT",
     "LEAST",
     "Asked",
     "Cause",
@@ -41,11 +42,14 @@ CONTROLS: dict[str, tuple[str, Range, str]] = {
     "CappedDeltaNet": ("DeltaNet", USUAL, "2σ(x) capped")
 }
 """Layer of a control -> the model it is a control of, its range, and what is special about it."""
+LEARNT = "range learnt"
+"""What is special about models whose heads learn how far the range goes down, from 0 on."""
 
-Cause = Literal["range", "speed", "sign", "clamp"]
+Cause = Literal["range", "speed", "sign", "clamp", "learnt"]
 """What two models differ in. `range` is that of [-1, 1] and [0, 1], and the sum of the next two:
 `speed`, of the control with β = 2σ(x) capped at 1 and [0, 1], and `sign`, of [-1, 1] and the
-control. `clamp` is that of one trained model with its β capped at 1 and as it is."""
+control. `clamp` is that of one trained model with its β capped at 1 and as it is, `learnt` that of
+a learnt range and [0, 1]."""
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """How many standard errors of the mean of so many seeds are 95 % of them; of more not fewer."""
 LEAST = 0.01
@@ -234,6 +238,8 @@ def families(asked: Sequence[Asked]) -> list[Family]:
             layer, between, variant = model_label(config, with_range=False), eigen_range(config), ""
             if layer in CONTROLS:
                 layer, between, variant = CONTROLS[layer]
+            elif any(mixer.options.get("learn_range") for mixer in config.model.backbone.mixers):
+                variant = LEARNT
             layer = ", ".join([layer, *_unlike_its_recipe(config)])
             ordered = tuple(sorted(kept, key=lambda one: one.seed))
             found.append(Family(layer, between, ordered, variant))
@@ -291,13 +297,17 @@ def _sides(found: Sequence[Family], cause: Cause) -> list[tuple[str, _Pairs]]:
     for family in found:
         if family.between != EXTENDED or family.variant:
             continue
-        usual = next((one for one in found if _is_pair(one, family, control=False)), None)
-        control = next((one for one in found if _is_pair(one, family, control=True)), None)
+        alike = [one for one in found if _differ_in_the_range(one, family)]
+        plain = [one for one in alike if not one.variant]
+        usual = next((one for one in plain if one.between == USUAL), None)
+        control = next((one for one in alike if one.variant and one.between == USUAL), None)
+        learnt = next((one for one in alike if one.variant == LEARNT), None)
         before, after = {
             "range": (usual, family),
             "speed": (usual, control),
             "sign": (control, family),
             "clamp": (family, family),
+            "learnt": (usual, learnt),
         }[cause]
         if before is None or after is None:
             continue
@@ -314,14 +324,12 @@ def _sides(found: Sequence[Family], cause: Cause) -> list[tuple[str, _Pairs]]:
     return sides
 
 
-def _is_pair(other: Family, extended: Family, *, control: bool) -> bool:
-    """Whether `other` is what `extended` is compared with: [0, 1], or the control."""
-    mine, its = extended.config, other.config
+def _differ_in_the_range(one: Family, other: Family) -> bool:
+    """Whether two models differ in no more than their range and what is special about it."""
+    mine, its = one.config, other.config
     alike = ("length", "batch", "steps", "data_sha256")
     return (
-        other.between == USUAL
-        and bool(other.variant) == control
-        and other.layer == extended.layer
+        one.layer == other.layer
         and mine.model.backbone.d_model == its.model.backbone.d_model
         and all(getattr(mine, name) == getattr(its, name) for name in alike)
     )

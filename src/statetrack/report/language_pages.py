@@ -12,6 +12,7 @@ from statetrack.experiments.summary import LANGUAGE
 from statetrack.report.cells import KEYS
 from statetrack.report.language import (
     CONTROLS,
+    LEARNT,
     LEAST,
     Asked,
     Cause,
@@ -65,6 +66,7 @@ COMPARED: dict[Cause, str] = {
     "speed": "start and speed of β: 2σ(x) capped, less σ(x)",
     "sign": "the sign, in training: [-1, 1], less 2σ(x) capped",
     "clamp": "the sign, once trained: [-1, 1] with β clamped to 1, less as it is",
+    "learnt": "the range learnt from [0, 1] on, less [0, 1]",
 }
 
 
@@ -130,6 +132,12 @@ def _cause(found: Sequence[Family], layer: str) -> list[str]:
         said.append(
             "A trained model with [-1, 1] whose β is clamped to at most 1 has this loss, less "
             f"that without the clamp: {_numbers_of(clamp)} ({_seeds(clamp)}): {_verdicts(clamp)}."
+        )
+    if learnt := by_cause["learnt"]:
+        said.append(
+            "Models whose heads learn their range begin as [0, 1] does and may become [-1, 1]. "
+            f"Their loss less that of [0, 1]: {_numbers_of(learnt)} ({_seeds(learnt)}, by "
+            f"themselves {_by_seed(learnt)}): {_verdicts(learnt)}."
         )
     if not said and layer in {control for control, _, _ in CONTROLS.values()}:
         said.append(
@@ -275,7 +283,8 @@ def _not_run(found: Iterable[Family]) -> list[tuple[str, str, Range | None, str]
         for mixer, options in members:
             factors = options.get("num_householders")
             layer = mixer if factors is None else f"{mixer} n={factors}"
-            one = CONTROLS.get(layer, (layer, options.get("eigen_range"), ""))
+            variant = LEARNT if options.get("learn_range") else ""
+            one = CONTROLS.get(layer, (layer, options.get("eigen_range"), variant))
             if one not in there:
                 missing.append((models, *one))
     return missing

@@ -198,27 +198,31 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
     if not known:
         return "Not known: none of the pairs below has been run in both ranges."
     by = {name: [p for p in known if p.verdict == name] for name in VERDICTS}
-    count = f"{len(known)} pair{'s' * (len(known) != 1)} of models that were run in both ranges"
+    alone = len(known) == 1
+    run = "the one pair" if alone else f"{len(known)} pairs"
+    run += " of models run in both ranges"
     lead, other = ("worse", "better") if question.costs else ("better", "worse")
     every = f"every seed with {EXTENDED}"
+    in_none = f"in {run} not {every} is" if alone else f"in none of the {run} is {every}"
     if by[lead]:
         most = max(by[lead], key=lambda pair: abs(pair.difference))
+        some = run if alone else f"{len(by[lead])} of the {run}"
         said = [
-            f"Yes, in {len(by[lead])} of the {count}: {every} is {lead} there than every seed with "
-            f"{USUAL}.",
+            f"Yes, in {some}: {every} is {lead} there than every seed with {USUAL}.",
             f"The widest gap is {_in_words(most)}.",
         ]
     elif by["open"] or not (by["alike"] or by[other]):
-        said = [f"Not settled: in none of the {count} is {every} {lead} than every one of {USUAL}."]
+        said = [f"Not settled: {in_none} {lead} than every one of {USUAL}."]
     else:
-        said = [f"No: in none of the {count} is {every} {lead} than every seed with {USUAL}."]
+        said = [f"No: {in_none} {lead} than every seed with {USUAL}."]
     if by["alike"]:
-        said.append(f"In {len(by['alike'])} the medians are within {LEAST}.")
+        there = "There" if alone else f"In {len(by['alike'])}"
+        said.append(f"{there} the medians are within {LEAST}.")
     if by["open"]:
         most = max(by["open"], key=lambda pair: abs(pair.difference))
+        there = "There" if alone else f"In {len(by['open'])}"
         said.append(
-            f"In {len(by['open'])} the medians are apart but the seeds overlap, the widest is "
-            f"{_in_words(most)}."
+            f"{there} the medians are apart but the seeds overlap, the widest is {_in_words(most)}."
         )
     if by[other]:
         most = max(by[other], key=lambda pair: abs(pair.difference))

@@ -1,0 +1,79 @@
+"""Why a language model with [-1, 1] begins worse: the sign, the start or the speed of β.
+
+    python benchmarks/beta_start.py --shards shards --out beta_start.jsonl
+
+The small copy of the language study that `warmup.py` trains, by the recipe (a warm-up of a tenth,
+first weights of 0.02, rate 0.003), stopped after 200 of 1526 steps. DeltaNet with
+
+    usual     β = σ(x)                  begins at 0.5
+    extended  β = 2σ(x)                 begins at 1, moves twice as fast, may reflect
+    capped    β = min(2σ(x), 1)         begins and moves so, but never reflects
+    shifted   β = 2σ(x - log 3)         begins at 0.5, moves 1.5 times as fast, may reflect
+    learnt    β = (1 + tanh g) σ(x)     `learn_range`: as `usual` at first, each head learns its g
+
+Rows that are in the file already are not made again.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from warmup import config, measured
+
+from statetrack.eigenvalues import EigenRange
+from statetrack.layers import DeltaNet
+from statetrack.layers.registry import register
+
+WARMUP, STD, LR = 0.1, 0.02, 3e-3
+
+
+class ShiftedRange(EigenRange):
+    def beta(self, unit: Tensor, share: Tensor | None = None) -> Tensor:
+        return super().beta(torch.sigmoid(torch.logit(unit, eps=1e-6) - math.log(3)), share)
+
+
+@register
+class ShiftedDeltaNet(DeltaNet):
+    """DeltaNet [-1, 1] whose β begins at 0.5."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads, eigen_range=(-1.0, 1.0))
+        self.eigen_range = ShiftedRange(-1.0)
+
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "usual": ("DeltaNet", {"eigen_range": (0.0, 1.0)}),
+    "extended": ("DeltaNet", {"eigen_range": (-1.0, 1.0)}),
+    "capped": ("CappedDeltaNet", {}),
+    "shifted": ("ShiftedDeltaNet", {}),
+    "learnt": ("DeltaNet", {"eigen_range": (-1.0, 1.0), "learn_range": True}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shards", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    text = arguments.out.read_text() if arguments.out.exists() else ""
+    done = {(row["model"], row["seed"]) for row in map(json.loads, text.splitlines())}
+    for seed in arguments.seeds:
+        for name, (layer, options) in MODELS.items():
+            if (name, seed) in done:
+                continue
+            mixer = (layer, {"num_heads": 4, **options})
+            run = config(arguments.shards, WARMUP, STD, seed, mixer, LR)
+            row = {"model": name} | measured(run)
+            print(name, seed, f"{row['validation']:.4f}", flush=True)
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
