@@ -32,6 +32,22 @@ def test_every_layer_takes_them(name: str) -> None:
     assert not {"device", "dtype"} & registry.options(made, options).keys()
 
 
+@every_layer
+def test_every_layer_runs_in_bfloat16(name: str) -> None:
+    """Weights and all: whole, cut in two, and close to what the same weights give in float64."""
+    layer = registry.get(name)(D_MODEL, **SIZES[name], dtype=torch.bfloat16)
+    x = sequence(5).bfloat16()
+    y, state = layer(x)
+    start, middle = layer(x[:, :3])
+    rest, after = layer(x[:, 3:], middle)
+    assert y.dtype == start.dtype == rest.dtype == torch.bfloat16
+    exact, _ = layer.double()(x.double())
+    scale = exact.abs().max()
+    assert (y - exact).abs().max() < 0.05 * scale
+    assert (torch.cat([start, rest], 1) - exact).abs().max() < 0.05 * scale
+    assert state.keys() == after.keys()
+
+
 def test_a_model_draws_the_same_weights_wherever_it_lies() -> None:
     backbone = BackboneConfig(mixers=["DeltaNet", "Attention"], d_model=16)
     tagger = TaggerConfig(vocab_size=3, num_classes=2, backbone=backbone)

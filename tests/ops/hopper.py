@@ -54,7 +54,65 @@ def for_hopper(
         f"{names}: the assembler reads registers that nothing has set ({unset[0]}); "
         "results will be wrong on a GPU. Write the kernel differently: another order, other loads"
     )
+    lost = overwritten_factors(made.asm["ttgir"])
+    assert not lost, (
+        f"{names}: while a product reads a tile, the next one is copied over it ({lost[0]}); "
+        "results will be wrong on a GPU, now and then. Read the product's result in the loop, so "
+        "that it is waited for, or load the tile twice"
+    )
     return int(stack.group(1)), made.metadata.shared
+
+
+def overwritten_factors(code: str) -> list[str]:
+    """Copies into a buffer from which a product that nothing has waited for may still read.
+
+    Triton (3.6.0 and 3.7.1 at least) has a buffer too few for a tile that a product on the
+    asynchronous matrix units and something else read in a loop with loads ahead. `code` is what
+    comes out of its own passes (ttgir). A loop is gone through twice: a copy for a later turn may
+    not meet a product of this turn if there is one buffer, and none of an earlier turn otherwise.
+    """
+    lines = code.splitlines()
+    found = []
+    for place, line in enumerate(lines):
+        if "scf.for " in line:
+            indent = line[: len(line) - len(line.lstrip())]
+            end = next(i for i in range(place, len(lines)) if lines[i].startswith(indent + "}"))
+            found += _overwritten_in(lines[place + 1 : end], _buffers(lines[:end]))
+    return list(dict.fromkeys(found))
+
+
+def _buffers(lines: list[str]) -> dict[str, tuple[str, int]]:
+    """Every name of a place in shared memory -> the whole that was allocated, and its slots."""
+    known: dict[str, tuple[str, int]] = {}
+    for line in lines:
+        allocated = re.search(r"(%\w+) = ttg\.local_alloc : .*memdesc<(\d+)x\d+x\d+x", line)
+        part = re.search(r"(%\w+) = ttg\.memdesc_\w+ (%\w+)", line)
+        if allocated:
+            known[allocated[1]] = allocated[1], int(allocated[2])
+        elif part and part[2] in known:
+            known[part[1]] = known[part[2]]
+    return known
+
+
+def _overwritten_in(body: list[str], buffers: dict[str, tuple[str, int]]) -> list[str]:
+    found = []
+    going: list[tuple[int, set[str]]] = []  # products: their turn, and the buffers that they read
+    for turn in (0, 1):
+        for line in body:
+            product = re.search(r"warp_group_dot (%\w+), (%\w+), .*isAsync = true", line)
+            wait = re.search(r"warp_group_dot_wait .*pendings = (\d+)", line)
+            to = re.search(r"async_copy_global_to_local %\w+, (%\w+)", line)
+            if product:
+                read = {buffers[name][0] for name in product.groups() if name in buffers}
+                going.append((turn, read))
+            elif wait:
+                going = going[len(going) - int(wait[1]) :] if int(wait[1]) else []
+            elif to and to[1] in buffers:
+                whole, slots = buffers[to[1]]
+                latest = turn if slots == 1 else turn - 1
+                if any(of <= latest and whole in read for of, read in going):
+                    found.append(line.strip()[:120])
+    return found
 
 
 def unset_registers(code: str) -> list[str]:

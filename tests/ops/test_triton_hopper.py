@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.helpers import mostly_slow
-from tests.ops.hopper import SHARED_MEMORY, for_hopper, unset_registers
+from tests.ops.hopper import SHARED_MEMORY, for_hopper, overwritten_factors, unset_registers
 from tests.ops.interpreter import INTERPRETED
 
 pytest.importorskip("triton")
@@ -35,6 +35,30 @@ def test_registers_that_nothing_has_set_are_found() -> None:
     unset = unset_registers(set_first + wide + code)
     assert [line.split()[0] for line in unset] == ["UIADD3"]
     assert unset_registers(set_first + more + wide + code) == []
+
+
+@pytest.mark.parametrize(
+    ("slots", "pending", "products", "lost"),
+    [(1, 1, 1, 1), (1, 0, 1, 0), (2, 1, 1, 0), (2, 3, 2, 1)],
+)
+def test_tiles_that_are_copied_over_are_found(
+    slots: int, pending: int, products: int, lost: int
+) -> None:
+    """The first is what Triton 3.6.0 made of a kernel whose results were wrong now and then."""
+    shape = f"!ttg.memdesc<{slots}x64x32xbf16, #shared, #smem, mutable>"
+    product = """
+      %t = ttg.memdesc_trans %at {order = array<i32: 1, 0>} : x
+      %y = ttng.warp_group_dot %x, %t, %sum {inputPrecision = 0 : i32, isAsync = true} : x"""
+    code = f"""
+    %tile = ttg.local_alloc : () -> {shape}
+    %first = ttg.memdesc_index %tile[%c0] : x
+    %loop = scf.for %i = %c0 to %c2 step %c1 iter_args(%sum = %zero) -> x {{
+      %at = ttg.memdesc_index %tile[%slot] : x{product * products}
+      %done = ttng.warp_group_dot_wait %y, %x, %t {{pendings = {pending} : i32}} : x
+      %copy = ttg.async_copy_global_to_local %from, %first mask %m other %z : x
+    }}
+    %after = ttg.async_copy_global_to_local %from, %first mask %m other %z : x"""
+    assert len(overwritten_factors(code)) == lost
 
 
 @rows_and_pieces

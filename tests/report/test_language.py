@@ -184,6 +184,7 @@ def test_the_answer_names_the_cause_or_says_that_it_is_open(root: Path, with_con
     names = [text.get_text() for text in picture.figure.legends[0].get_texts()]
     assert names[2:] == [
         "DeltaNet [0, 1], 2σ(x) capped, 2 seeds",
+        "DeltaNet [-1, 1], range learnt, 2 seeds",
         "[-1, 1] less [0, 1]",
         "[-1, 1] less the control",
     ]

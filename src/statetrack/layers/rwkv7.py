@@ -168,7 +168,8 @@ class RWKV7(Layer):
         bonus = (r * self.bonus * A.k).sum(-1, keepdim=True) * A.v
         y, bonus, gate = (at_times(part, read_at) for part in (y, bonus, gate))
         batch, time = y.shape[:2]
-        y = self.norm(y.reshape(batch * time, heads * dim)).unflatten(0, (batch, time))
+        y = y.reshape(batch * time, heads * dim).to(self.norm.weight.dtype)
+        y = self.norm(y).unflatten(0, (batch, time))
         y = (y + merge_heads(bonus)).to(x.dtype) * gate
         token = last_of(x, self._token_before(x, state, packing), packing)
         after = {"recurrent": recurrent, "token": token}

@@ -71,7 +71,10 @@ if not INTERPRETED:
         left = "*bf16 *fp32" if gated else "- -"
         for mild in {False, gated}:
             constants = {"V": 128, "BV": values, "MILD": mild, "BY_KEY": gated, **normal}
-            check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
+            for micro in (1, 2):  # with two micro-steps a token there are half as many tokens
+                like = torch.empty(1, 128, micro, 16, 128, dtype=torch.bfloat16)
+                constants |= chunked._constants(like[:, :, 0], like, like, gated, torch.float32)
+                check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
         constants = {"V": 128, "GATED": gated, "BY_KEY": gated, **chunked._outputs_tile(128)}
         types = f"*bf16 *bf16 *fp32 *bf16 *bf16 *bf16 {numbers}"
         check(chunked._outputs_kernel, types, chunked.OUTPUTS_OPTIONS, **constants)

@@ -964,6 +964,11 @@ def _gradients_kernel(
 
     Four warps and few numbers at a time, so that two programs share a multiprocessor: three loops
     over the values, vectors loaded after each, and what is needed of the first later on is rounded.
+
+    Products of 64 rows go on while the program does. Triton (to 3.7.1) keeps one buffer for a tile
+    that such a product and something else reads, and has the next tile copied into it, or zeros,
+    without waiting for the product. It waits for a product whose result is read in the loop: so
+    sums of such products are masked there, by the rows that there are.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, 0, chunks)
     at = vectors_ptr + tile * (FIELDS * ROWS)
@@ -990,6 +995,8 @@ def _gradients_kernel(
         state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         dp = _leaf(dy, tl.trans(e), dp, PRECISION)
         dp_t = _leaf(e, tl.trans(dy), dp_t, PRECISION)
+        if BQ < ROWS:  # dy and e are also read by the smaller products
+            dp_t = tl.where(rows[:, None] < row_count, dp_t, 0.0)
         from_state = _leaf(dy, state, from_state, PRECISION)
     beta = tl.load(at + _BETA * ROWS + rows)
     r_q = tl.load(at + _R_Q * ROWS + tokens)
@@ -1092,6 +1099,7 @@ def _gradients_kernel(
         dstate = _load_state(dstates_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
         to_state = _leaf(e, dstate, to_state, PRECISION)
         if between_ptr is not None:
+            to_state = tl.where(rows[:, None] < row_count, to_state, 0.0)  # Z is read once more
             state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
             both = state.to(COMPUTE) * dstate.to(COMPUTE)
             overlap += tl.sum(tl.reshape(tl.trans(both) if BY_KEY else both, [BV * BK // 8, 8]), 1)

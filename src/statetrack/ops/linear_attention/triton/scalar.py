@@ -353,6 +353,9 @@ def _gradients_kernel(
         pairs += _product(x, tl.trans(z), PRECISION)
         out += _product(x, state, PRECISION)
         if REVERSE:
+            # read here, `out` is waited for: Triton (to 3.7.1) copies the next state over this one,
+            # which has a second reader, while the product goes on
+            out = tl.where(r < end, out, 0.0)
             both = tl.where(no_start, 0, met)
             inside = (values < V)[:, None] & (keys < both)[None, :]
             other = tl.load(others_ptr + at, mask=inside, other=0.0)
