@@ -15,14 +15,14 @@ Rows that are in the file already are not made again.
 """
 
 import argparse
-import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from warmup import config, measured
+from warmup import USUAL, config, make_rows, measured
 
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers import DeltaNet
@@ -46,11 +46,11 @@ class ShiftedDeltaNet(DeltaNet):
 
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "usual": ("DeltaNet", {"eigen_range": (0.0, 1.0)}),
-    "extended": ("DeltaNet", {"eigen_range": (-1.0, 1.0)}),
-    "capped": ("CappedDeltaNet", {}),
-    "shifted": ("ShiftedDeltaNet", {}),
-    "learnt": ("DeltaNet", {"eigen_range": (-1.0, 1.0), "learn_range": True}),
+    "usual": USUAL,
+    "extended": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0)}),
+    "capped": ("CappedDeltaNet", {"num_heads": 4}),
+    "shifted": ("ShiftedDeltaNet", {"num_heads": 4}),
+    "learnt": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0), "learn_range": True}),
 }
 
 
@@ -61,18 +61,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    text = arguments.out.read_text() if arguments.out.exists() else ""
-    done = {(row["model"], row["seed"]) for row in map(json.loads, text.splitlines())}
-    for seed in arguments.seeds:
-        for name, (layer, options) in MODELS.items():
-            if (name, seed) in done:
-                continue
-            mixer = (layer, {"num_heads": 4, **options})
-            run = config(arguments.shards, WARMUP, STD, seed, mixer, LR)
-            row = {"model": name} | measured(run)
-            print(name, seed, f"{row['validation']:.4f}", flush=True)
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    make_rows(
+        arguments.out,
+        (
+            (
+                {"model": name, "seed": seed},
+                partial(measured, config(arguments.shards, WARMUP, STD, seed, mixer, LR)),
+            )
+            for seed in arguments.seeds
+            for name, mixer in MODELS.items()
+        ),
+    )
 
 
 if __name__ == "__main__":

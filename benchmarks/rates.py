@@ -3,25 +3,27 @@
     python benchmarks/rates.py --shards shards --out rates.jsonl
 
 Short runs of the language study (DeltaNet of 74M parameters, batches of 32 x 2048 tokens, its own
-warm-up and cosine over 20M tokens, bf16, compiled): half a minute each on an H200. A row has the
-loss on the validation text, by domain too, and the greatest norm of a gradient. Rows that are in
-the file already are not made again; `--part 0 2` makes every other one, for a process beside it.
+warm-up and cosine over 20M tokens, bf16, compiled): under two minutes each on a busy H200. A row
+has the loss on the validation text, by domain too, and the greatest norm of a gradient. Rows that
+are in the file already are not made again; `--part 0 2` makes every other one, for a process beside
+it.
 """
 
 import argparse
 import dataclasses
-import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from warmup import make_rows
 
 from statetrack import lm
 from statetrack.lm.recipes import pretrain_config
 from statetrack.training import Engine
 
-USUAL, EXTENDED = (0.0, 1.0), (-1.0, 1.0)
+USUAL, EXTENDED = [0.0, 1.0], [-1.0, 1.0]  # as a line of the file has them
 BEFORE, NOW = (0.025, 0.006), (0.1, 0.02)
 """Share of the steps in which the rate rises; standard deviation of the first weights."""
 VARIANTS = (
@@ -62,13 +64,12 @@ def config(arguments: argparse.Namespace, variant: tuple[Any, ...]) -> lm.Pretra
     return dataclasses.replace(found, steps=steps, evaluation=evaluation)
 
 
-def measured(arguments: argparse.Namespace, variant: tuple[Any, ...]) -> dict[str, Any]:
-    ends, warmup, std, lr, seed = variant
+def measured(run: lm.PretrainConfig) -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     held_out: dict[str, float] = {}
     curve: list[tuple[int, float]] = []
     greatest = 0.0
-    for rows in Engine([config(arguments, variant)], device=device):
+    for rows in Engine([run], device=device):
         for row in rows[0]:
             if row.metric == "grad_norm":
                 greatest = max(greatest, row.value)
@@ -77,16 +78,7 @@ def measured(arguments: argparse.Namespace, variant: tuple[Any, ...]) -> dict[st
                     held_out[row.domain or "all"] = round(row.value, 5)
             elif row.metric == "loss" and row.overall:
                 curve.append((row.step, round(row.value, 4)))
-    return {
-        "eigen_range": ends,
-        "warmup": warmup,
-        "std": std,
-        "lr": lr,
-        "seed": seed,
-        "validation": held_out,
-        "grad_norm": round(greatest, 3),
-        "train": curve,
-    }
+    return {"validation": held_out, "grad_norm": round(greatest, 3), "train": curve}
 
 
 def main() -> None:
@@ -98,18 +90,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "N"))
     arguments = parser.parse_args()
-    text = arguments.out.read_text() if arguments.out.exists() else ""
     names = ("eigen_range", "warmup", "std", "lr", "seed")
-    done = [[row[name] for name in names] for row in map(json.loads, text.splitlines())]
     first, parts = arguments.part
-    for variant in VARIANTS[first::parts]:
-        if [list(variant[0]), *variant[1:]] in done:
-            continue
-        row = measured(arguments, variant)
-        told = {name: row[name] for name in (*names, "validation", "grad_norm")}
-        print(*told.values(), flush=True)
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    make_rows(
+        arguments.out,
+        (
+            (
+                dict(zip(names, variant, strict=True)),
+                partial(measured, config(arguments, variant)),
+            )
+            for variant in VARIANTS[first::parts]
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ already are not made again.
 
 import argparse
 import json
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,6 @@ from statetrack.training.config import ScheduleConfig
 STEPS, STOP = 1526, 200
 VARIANTS = ((0.025, 0.006), (0.1, 0.006), (0.025, 0.02))
 """Share of the steps in which the rate rises; standard deviation of the first weights."""
-
-
 USUAL = ("DeltaNet", {"num_heads": 4, "eigen_range": (0.0, 1.0)})
 
 
@@ -66,7 +66,22 @@ def measured(run: lm.PretrainConfig) -> dict[str, Any]:
         held_out = [row.value for row in losses if row.split == "validation"]
         if held_out:
             break
-    return {"seed": run.seed, "validation": held_out[0], "train": curve}
+    return {"validation": held_out[0], "train": curve}
+
+
+def make_rows(
+    out: Path, wanted: Iterable[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
+) -> None:
+    """Adds a line to `out` for every (what it is, how it is measured) that has none there yet."""
+    text = out.read_text() if out.exists() else ""
+    there = [json.loads(line) for line in text.splitlines()]
+    for what, measure in wanted:
+        if any(row | what == row for row in there):
+            continue
+        row = what | measure()
+        print({name: value for name, value in row.items() if name != "train"}, flush=True)
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 def main() -> None:
@@ -76,16 +91,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    text = arguments.out.read_text() if arguments.out.exists() else ""
-    done = {(row["warmup"], row["std"], row["seed"]) for row in map(json.loads, text.splitlines())}
-    for seed in arguments.seeds:
-        for warmup, std in VARIANTS:
-            if (warmup, std, seed) not in done:
-                row = {"warmup": warmup, "std": std}
-                row |= measured(config(arguments.shards, warmup, std, seed))
-                print(warmup, std, seed, f"{row['validation']:.3f}", flush=True)
-                with arguments.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+    make_rows(
+        arguments.out,
+        (
+            (
+                {"warmup": warmup, "std": std, "seed": seed},
+                partial(measured, config(arguments.shards, warmup, std, seed)),
+            )
+            for seed in arguments.seeds
+            for warmup, std in VARIANTS
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _overwritten_in(body: list[str], buffers: dict[str, tuple[str, int]]) -> lis
                 read = {buffers[name][0] for name in product.groups() if name in buffers}
                 going.append((turn, read))
             elif wait:
-                going = going[len(going) - int(wait[1]) :] if int(wait[1]) else []
+                going = going[max(0, len(going) - int(wait[1])) :]
             elif to and to[1] in buffers:
                 whole, slots = buffers[to[1]]
                 latest = turn if slots == 1 else turn - 1

@@ -298,9 +298,9 @@ def _sides(found: Sequence[Family], cause: Cause) -> list[tuple[str, _Pairs]]:
         if family.between != EXTENDED or family.variant:
             continue
         alike = [one for one in found if _differ_in_the_range(one, family)]
-        plain = [one for one in alike if not one.variant]
-        usual = next((one for one in plain if one.between == USUAL), None)
-        control = next((one for one in alike if one.variant and one.between == USUAL), None)
+        within = [one for one in alike if one.between == USUAL]
+        usual = next((one for one in within if not one.variant), None)
+        control = next((one for one in within if one.variant), None)
         learnt = next((one for one in alike if one.variant == LEARNT), None)
         before, after = {
             "range": (usual, family),
