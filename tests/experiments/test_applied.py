@@ -1,7 +1,5 @@
 """The applied grid: both ranges alike, sizes that fit, cells by name."""
 
-import itertools
-
 import pytest
 
 from statetrack import tasks
@@ -54,26 +52,38 @@ def test_every_task_and_model_once() -> None:
         for config in experiment.runs("quick", "iclr")
     ]
     assert len(set(found)) == len(found)
-    cells = {t: sum(1 + has_range for _, _, has_range in models(t).values()) for t in RECIPES}
+    cells = {t: sum(len(model.ranges) for model in models(t).values()) for t in RECIPES}
     assert len(found) == sum(len(RECIPES[t].seeds) * count for t, count in cells.items())
     smoke = {c.learns.name for e in APPLIED for c in e.runs("smoke", "iclr")}
     assert smoke == set(RECIPES)
 
 
-def test_a_batch_of_an_evaluation_fits() -> None:
-    for task, model in itertools.product(("repl_4_silent", "mqar"), ("SLSTM", "Attention")):
-        (config, *_) = cell("quick", task, model, None)
+def test_attention_is_evaluated_on_few_sequences_at_a_time() -> None:
+    for task in ("repl_4_silent", "mqar"):
+        (config, *_) = cell("quick", task, "Attention", None)
         assert config.evaluation.lengths is not None
         width = config.learns.num_tokens(config.evaluation.lengths[1])
-        tokens = config.evaluation.batch * width
-        assert tokens * config.learns.num_classes <= 2**26
-        assert tokens <= 2**18 and (model != "Attention" or tokens * width <= 2**26)
+        assert 1 <= config.evaluation.batch <= 2**26 // width**2
+
+
+def test_reflections_are_stretched_and_controls_learn_their_range() -> None:
+    named = {
+        t: {name for name in models(t) if name.endswith(("Stretched", "Learnt"))} for t in RECIPES
+    }
+    assert named["cube"] == {"DeltaProduct6Stretched"}
+    assert named["chess"] == named["repl_1_silent"] == {"DeltaNetStretched"}
+    assert named["mqar"] == named["selective_copying"] == {"DeltaNetLearnt"}
+    (config, *_) = cell("quick", "cube", "DeltaProduct6Stretched", POSITIVE)
+    options = config.model.backbone.mixers[0].options
+    assert (options["num_householders"], options["beta_stretch"], options["num_heads"]) == (6, 1, 8)
+    with pytest.raises(ValueError, match="DeltaNetLearnt is trained on mqar"):
+        cell("quick", "mqar", "DeltaNetLearnt", POSITIVE)
 
 
 def test_refused() -> None:
     with pytest.raises(ValueError, match="there is no 'boxes' with 'DeltaProduct3'"):
         cell("quick", "boxes", "DeltaProduct3", SIGNED)
-    with pytest.raises(ValueError, match="SLSTM has no range"):
+    with pytest.raises(ValueError, match=r"SLSTM is trained on boxes with \(None,\), not with"):
         cell("quick", "boxes", "SLSTM", SIGNED)
-    with pytest.raises(ValueError, match="Mamba has a range"):
+    with pytest.raises(ValueError, match="Mamba is trained on boxes with .* not with None"):
         cell("quick", "boxes", "Mamba", None)

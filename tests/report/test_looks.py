@@ -1,16 +1,23 @@
 """Colours that can be seen and told apart, on a light and on a dark page."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 
 import pytest
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 import statetrack.report
 from statetrack.layers.registry import BUILT_IN
-from statetrack.report import looks
+from statetrack.report import figures, looks
+from statetrack.report.tables import Curve, Point
 
-CSS = (Path(statetrack.report.__file__).parent / "page.css").read_text()
+CSS, JS = (
+    (Path(statetrack.report.__file__).parent / name).read_text() for name in ("page.css", "page.js")
+)
 
 
 def luminance(colour: str) -> float:
@@ -76,3 +83,29 @@ def test_a_strange_model_keeps_its_colour_and_a_strange_range_its_dashes() -> No
     assert looks.colour_of("MyLayer") == looks.colour_of("MyLayer") in looks.OTHERS
     assert looks.dashes_of("[-0.3, 1]") not in looks.RANGES.values()
     assert len(set(looks.RANGES.values())) == len(looks.RANGES)
+
+
+def test_markers_are_the_same_on_page_and_plot() -> None:
+    (written,) = re.findall(r"const MARKERS = (\[.*?\]);", JS)
+    assert tuple(json.loads(written)) == looks.MARKERS == tuple(figures.MARKERS)
+    assert len(set(figures.MARKERS.values())) == len(looks.MARKERS)
+    shapes = JS[JS.index("const shapes = {") :].split("};", 1)[0]
+    assert set(re.findall(r"^ +([a-z]+): `M", shapes, re.MULTILINE)) == set(looks.MARKERS[1:])
+
+
+def test_the_name_of_a_model_fits_its_panel() -> None:
+    names = ["DeltaNet", "DeltaProduct n=6 stretched", "GatedDeltaNet [-1, 1] x2 + Attention"]
+    for many in (names, names[1:]):
+        points = tuple(Point(x, "here", 0.5, 0.0, 1.0) for x in (1.0, 2.0))
+        curves = [Curve(name, points, seeds=1, model=name) for name in many]
+        made = figures.curves_picture("one", "", curves, x_label="x", y_label="y")
+        assert made is not None
+        renderer = FigureCanvasAgg(made.figure).get_renderer()
+        for axes in made.figure.axes:
+            (title,) = (text for text in axes.get_children() if _says(text, axes.get_title("left")))
+            wide = axes.get_window_extent(renderer).width
+            assert title.get_window_extent(renderer).width <= wide
+
+
+def _says(artist: Artist, words: str) -> bool:
+    return isinstance(artist, Text) and artist.get_text() == words

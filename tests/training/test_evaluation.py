@@ -10,7 +10,7 @@ from torch import Tensor
 from statetrack import tasks
 from statetrack.automata import Machine
 from statetrack.models import Tagger, paper_config
-from statetrack.training import EvaluationConfig, RunConfig
+from statetrack.training import EvaluationConfig, RunConfig, evaluation
 from statetrack.training.evaluation import (
     BINS,
     Counts,
@@ -83,6 +83,26 @@ def test_validation_test_and_training_never_share_a_stream() -> None:
     validation = held_out(config, "validation", torch.device("cpu"))[0].tokens
     test = held_out(config, "test", torch.device("cpu"))[0].tokens
     assert not torch.equal(validation, test)
+
+
+def test_runs_that_read_together_share_the_room_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EvaluationConfig(every=4, size=50, lengths=(8, 8), batch=16)
+    config = tiny.config(evaluation=settings)
+
+    def rows(runs: int) -> list[int]:
+        cpu = torch.device("cpu")
+        return [len(batch.tokens) for batch in held_out(config, "validation", cpu, runs=runs)]
+
+    (width,) = {
+        batch.tokens.shape[1] for batch in held_out(config, "validation", torch.device("cpu"))
+    }
+    assert rows(1) == rows(5) == [16, 16, 16, 2]
+    monkeypatch.setattr(evaluation, "MOST_TOKENS", 60 * width)
+    assert rows(1) == rows(3) == [16, 16, 16, 2]
+    assert rows(5) == [12, 12, 12, 12, 2] and rows(100) == [1] * 50
+    monkeypatch.setattr(evaluation, "MOST_TOKENS", 2**18)
+    monkeypatch.setattr(evaluation, "MOST_SCORES", 30 * config.judge.num_classes)
+    assert rows(1) == [16, 16, 16, 2] and rows(3) == [10] * 5
 
 
 def test_a_machine_without_a_name_is_evaluated() -> None:

@@ -31,10 +31,21 @@ USUALLY = ScheduleConfig(warmup=0.1, final=0.01)
 STAYING = ScheduleConfig(shape="wsd", warmup=0.05, final=0.01, cooldown=0.1)
 EVALUATIONS = 4
 """Times that a run is evaluated; the validation set is long."""
-EVALUATION_TOKENS = 2**18
-"""Tokens of one batch of an evaluation, for each run."""
-EVALUATION_SCORES = 2**26
-"""Scores of the classes, or of one head of attention, in such a batch, for each run."""
+EVALUATION_BATCH, EVALUATION_SCORES = 64, 2**26
+"""Sequences of one batch of an evaluation, and scores of one head of attention in it."""
+
+
+CONTROLS = ("mqar", "mqar_forgetting", "flip_flop", "selective_copying")
+"""Tasks in which nothing has to be reflected."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A layer, its options, and the ranges to train it with."""
+
+    layer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ranges: tuple[Range | None, ...] = (POSITIVE, SIGNED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,22 +111,35 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def models(task: str) -> dict[str, tuple[str, dict[str, Any], bool]]:
-    """For every model of a task its layer, its options, and whether it has a range.
+def models(task: str) -> dict[str, Model]:
+    """Every model of a task, by its name.
 
-    >>> list(models("cube"))[2:4]
-    ['DeltaProduct3', 'DeltaProduct6']
+    Where states are tracked there is one whose β reaches 0 and 2, and where they are not, one that
+    learns its range from [0, 1] on.
+
+    >>> list(models("cube"))[:4]
+    ['DeltaNet', 'GatedDeltaNet', 'DeltaProduct3', 'DeltaProduct6']
+    >>> models("mqar")["DeltaNetLearnt"].ranges
+    ((-1.0, 1.0),)
     """
     products = (3, 6) if task == "cube" else (2, 4)
-    return {
-        "DeltaNet": ("DeltaNet", {}, True),
-        "GatedDeltaNet": ("GatedDeltaNet", {}, True),
-        **{f"DeltaProduct{n}": ("DeltaProduct", {"num_householders": n}, True) for n in products},
-        "Mamba": ("Mamba", {}, True),
-        "Mamba2": ("Mamba2", {"d_state": 64}, True),
-        "SLSTM": ("SLSTM", {}, False),
-        "Attention": ("Attention", {}, False),
+    found = {
+        "DeltaNet": Model("DeltaNet"),
+        "GatedDeltaNet": Model("GatedDeltaNet"),
+        **{f"DeltaProduct{n}": Model("DeltaProduct", {"num_householders": n}) for n in products},
+        "Mamba": Model("Mamba"),
+        "Mamba2": Model("Mamba2", {"d_state": 64}),
+        "SLSTM": Model("SLSTM", ranges=(None,)),
+        "Attention": Model("Attention", ranges=(None,)),
     }
+    if task in CONTROLS:
+        found["DeltaNetLearnt"] = Model("DeltaNet", {"learn_range": True}, ranges=(SIGNED,))
+    elif task == "cube":
+        stretched = {"num_householders": max(products), "beta_stretch": 1.0}
+        found["DeltaProduct6Stretched"] = Model("DeltaProduct", stretched)
+    else:
+        found["DeltaNetStretched"] = Model("DeltaNet", {"beta_stretch": 1.0})
+    return found
 
 
 def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[RunConfig]:
@@ -126,13 +150,12 @@ def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[Run
             f"there is no {task!r} with {model!r}; tasks are {', '.join(RECIPES)}, models "
             f"{', '.join(known)}"
         )
-    recipe, (layer, options, has_range) = RECIPES[task], known[model]
-    if layer in DELTA:
-        options = {**options, **recipe.options}
+    recipe, layer, ranges = RECIPES[task], known[model].layer, known[model].ranges
+    if between not in ranges:
+        raise ValueError(f"{model} is trained on {task} with {ranges}, not with {between}")
+    options = {**known[model].options, **(recipe.options if layer in DELTA else {})}
     if layer == "GatedDeltaNet":
         options.pop("qk_silu", None)  # it always has SiLU
-    if has_range != (between is not None):
-        raise ValueError(f"{model} has {'a' if has_range else 'no'} range, but it is {between}")
     long = scale == "paper"
     steps = LONGER * recipe.steps if long else recipe.steps
     runs = [
@@ -165,16 +188,15 @@ def evaluation(task: str, layer: str, *, size: int, every: int) -> EvaluationCon
     """The validation set at the greatest length alone, the test set up to it."""
     known, recipe = tasks.get(task), RECIPES[task]
     longest = recipe.times * known.train_lengths.max
-    width = known.num_tokens(longest)
-    most = min(EVALUATION_TOKENS, EVALUATION_SCORES // known.num_classes) // width
+    batch = EVALUATION_BATCH
     if layer == "Attention":
-        most = min(most, EVALUATION_SCORES // width**2)
+        batch = max(1, min(batch, EVALUATION_SCORES // known.num_tokens(longest) ** 2))
     return EvaluationConfig(
         every=every,
         size=size,
         lengths=(longest, longest),
         test_lengths=(known.train_lengths.min if recipe.from_start else longest, longest),
-        batch=max(1, min(most, size, 64)),
+        batch=batch,
     )
 
 
@@ -193,11 +215,11 @@ def _experiment(name: str, summary: str, chosen: tuple[str, ...]) -> Experiment:
         for task in chosen:
             # The smoke scale has every model once and every task once.
             small = scale == "smoke" and task != chosen[0]
-            for model, (_, _, has_range) in models(task).items():
-                if small and model != "DeltaNet":
+            for name, model in models(task).items():
+                if small and name != "DeltaNet":
                     continue
-                for between in (POSITIVE, SIGNED) if has_range else (None,):
-                    found += cell(scale, task, model, between)
+                for between in model.ranges:
+                    found += cell(scale, task, name, between)
         return found
 
     return Experiment(name=name, summary=summary, runs=runs)
@@ -221,7 +243,7 @@ PUZZLES = _experiment(
 RECALL = _experiment(
     "recall",
     "recall, flip-flop and copying, where negative eigenvalues should not matter",
-    ("mqar", "mqar_forgetting", "flip_flop", "selective_copying"),
+    CONTROLS,
 )
 CHESS = _experiment("chess", "the exact position after every move of a random game", ("chess",))
 APPLIED = (REPL, BOXES, PUZZLES, RECALL, CHESS)

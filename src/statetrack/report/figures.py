@@ -40,6 +40,8 @@ MARKERS = {
     "triangle": "^",
     "diamond": "D",
     "cross": "X",
+    "wedge": "v",
+    "plus": "P",
 }
 """What matplotlib calls `looks.MARKERS`."""
 
@@ -53,6 +55,9 @@ LEFT, RIGHT, TOP, BOTTOM = 0.42, 0.1, 0.42, 0.4
 GAP, TITLE = 0.14, 0.26
 LEGEND_ROW, LEGEND_LINE, LEGEND_LETTER = 0.2, 0.45, 0.062
 """All in inches: laid out here, because matplotlib's own layout takes longer than the drawing."""
+
+LETTER = 0.6
+"""Width of a letter over the size of its font, about."""
 
 SINGLE, SINGLE_LEFT = (4.6, 3.0), 0.72
 DPI = 72  # SVG's points: a figure's pixels are the picture's units
@@ -122,7 +127,9 @@ def curves_picture(
             marker = looks.MARKERS[variants.index(curve.variant) % len(looks.MARKERS)]
             _draw(axes, curve, colour.light, dashes, MARKERS[marker])
         if model:
-            axes.set_title(model, fontsize=9, loc="left", color=looks.colour_of(model).light, pad=3)
+            size = min(9.0, 72 * axes.get_position().width * WIDTH / (LETTER * len(model)))
+            colour = looks.colour_of(model)
+            axes.set_title(model, fontsize=size, loc="left", color=colour.light, pad=3)
     first = grid[0]
     if log:
         first.set_xscale("log", base=2)

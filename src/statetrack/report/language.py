@@ -239,7 +239,7 @@ def families(asked: Sequence[Asked]) -> list[Family]:
             if layer in CONTROLS:
                 layer, between, variant = CONTROLS[layer]
             elif any(mixer.options.get("learn_range") for mixer in config.model.backbone.mixers):
-                variant = LEARNT
+                layer, variant = layer.replace(" learnt", ""), LEARNT
             layer = ", ".join([layer, *_unlike_its_recipe(config)])
             ordered = tuple(sorted(kept, key=lambda one: one.seed))
             found.append(Family(layer, between, ordered, variant))

@@ -24,6 +24,8 @@ PAGES = {"light": ("#ffffff", "#f5f6f8"), "dark": ("#15181c", "#1e2227")}
 
 MODELS = {
     "DeltaNet": Colour("#0067b1", "#5ab0f2"),
+    "DeltaNet stretched": Colour("#3a8bd0", "#2f86cc"),
+    "DeltaNet learnt": Colour("#003f7f", "#a5d6ff"),
     "GatedDeltaNet": Colour("#00808a", "#35c4c4"),
     "Mamba": Colour("#c94f00", "#ff9052"),
     "Mamba2": Colour("#946800", "#ddb040"),
@@ -45,6 +47,7 @@ MODELS = {
     "DeltaProduct n=3": Colour("#773eb2", "#b892e8"),
     "DeltaProduct n=4": Colour("#652c9f", "#ccaaf3"),
     "DeltaProduct n=6": Colour("#461676", "#e0c8fb"),
+    "DeltaProduct n=6 stretched": Colour("#6b1a5e", "#f2b5ea"),
 }
 """By the model's label without its range, as `model_label(config, with_range=False)` writes it."""
 
@@ -62,7 +65,7 @@ RANGES = {"[-1, 1]": "", "[0, 1]": "5 3", None: "1.5 2.5"}
 
 OTHER_RANGE = "9 3 2 3"
 
-MARKERS = ("", "circle", "square", "triangle", "diamond", "cross")
+MARKERS = ("", "circle", "square", "triangle", "diamond", "cross", "wedge", "plus")
 """For models of one range that differ in depth or another setting, in their order."""
 
 

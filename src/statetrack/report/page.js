@@ -330,7 +330,7 @@
     loss: { x: "step", y: () => "training loss", title: "training loss" },
     dots: { x: "eigenvalue of A(x)", y: () => "share", title: "eigenvalues" },
   };
-  const MARKERS = ["", "circle", "square", "triangle", "diamond", "cross"];
+  const MARKERS = ["", "circle", "square", "triangle", "diamond", "cross", "wedge", "plus"];
   const SMALL = [250, 165], LARGE = [720, 360];
   const EDGES = { small: [40, 14, 6, 30], large: [44, 20, 8, 38] };  // left, right, top, bottom
   const ASPECT = (SMALL[0] - 40 - 14) / (SMALL[1] - 6 - 30);
@@ -363,8 +363,10 @@
       triangle: `M${x},${y - r * 1.2}l${r * 1.15},${r * 2}h${-r * 2.3}z`,
       diamond: `M${x},${y - r * 1.3}l${r * 1.3},${r * 1.3}l${-r * 1.3},${r * 1.3}l${-r * 1.3},${-r * 1.3}z`,
       cross: `M${x - r},${y - r}l${2 * r},${2 * r}M${x + r},${y - r}l${-2 * r},${2 * r}`,
+      wedge: `M${x},${y + r * 1.2}l${r * 1.15},${-r * 2}h${-r * 2.3}z`,
+      plus: `M${x - r * 1.2},${y}h${r * 2.4}M${x},${y - r * 1.2}v${r * 2.4}`,
     };
-    const line = name === "cross" ? `stroke:${fill};stroke-width:2` : `fill:${fill}`;
+    const line = name === "cross" || name === "plus" ? `stroke:${fill};stroke-width:2` : `fill:${fill}`;
     return drawn("path", { d: shapes[name], style: line });
   };
   const swatch = (i, mark) => {

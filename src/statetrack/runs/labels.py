@@ -22,7 +22,8 @@ def label(config: Any) -> str:
 def model_label(config: Any, *, with_range: bool = True) -> str:
     """The layers, each with its eigenvalue range and number of Householder factors if it has them.
 
-    However often they repeat, they are said once.
+    However often they repeat, they are said once. `stretched` is one with a `beta_stretch`,
+    `learnt` one with `learn_range`.
 
     >>> from statetrack.models import BackboneConfig, TaggerConfig
     >>> from statetrack.training import RunConfig
@@ -48,4 +49,6 @@ def _mixer_label(mixer: Any, with_range: bool) -> str:
     between = "" if low_high is None else f" [{low_high[0]:g}, {low_high[1]:g}]"
     count = mixer.options.get("num_householders")
     factors = "" if count is None else f" n={count}"
-    return f"{mixer.layer}{factors}{between}"
+    stretched = " stretched" if mixer.options.get("beta_stretch") else ""
+    learnt = " learnt" if mixer.options.get("learn_range") else ""
+    return f"{mixer.layer}{factors}{stretched}{learnt}{between}"

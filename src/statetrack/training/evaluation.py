@@ -33,6 +33,8 @@ BINS = 8
 """Ranges of lengths reported while a run trains; at its end every length has a row of its own."""
 MOST_LENGTHS, LONG_BINS = 1024, 256
 """Beyond so many lengths there are that many ranges of them instead, at the end of a run too."""
+MOST_TOKENS, MOST_SCORES = 2**18, 2**26
+"""Tokens of one batch, and scores of its classes, in all runs that are evaluated together."""
 EDGES = (0, *(2**n for n in range(15)))
 """Upper ends of the ranges in which operations are counted: 0, 1, 2, 3..4, 5..8, ..."""
 
@@ -70,8 +72,14 @@ class Counts:
         return int(self.alive[-1]) / self.sequences
 
 
-def held_out(config: RunConfig, split: Split, device: torch.device) -> list[Batch]:
-    """The validation or test set of a run, shortest sequences first, cut into narrow batches."""
+def held_out(
+    config: RunConfig, split: Split, device: torch.device, *, runs: int = 1
+) -> list[Batch]:
+    """The validation or test set of a run, shortest sequences first, cut into narrow batches.
+
+    With more `runs` that read it together a batch has fewer sequences, so that their memory does
+    not grow with them.
+    """
     settings = config.evaluation
     lengths = settings.lengths if split == "validation" else settings.test_lengths
     assert lengths is not None
@@ -82,7 +90,10 @@ def held_out(config: RunConfig, split: Split, device: torch.device) -> list[Batc
         lengths=tasks.LengthRange(*lengths),
         split=split,
     )
-    batches = by_length(whole, settings.batch)
+    width = whole.tokens.shape[1]
+    answers = config.judge.num_classes * (width if config.judge.dense else 1)
+    room = min(MOST_TOKENS // width, MOST_SCORES // answers) // runs
+    batches = by_length(whole, max(1, min(settings.batch, room)))
     depths = config.judge.depths
     if split == "test" and depths is not None:
         batches = [dataclasses.replace(batch, depths=depths(batch)) for batch in batches]

@@ -104,11 +104,13 @@ class TaskExecutor(Executor):
     """Taggers, which learn a task and are judged by what they get right.
 
     Attributes:
+        runs: how many of them.
         validation: the batches that `tally` is often asked about.
     """
 
     config: RunConfig
     device: torch.device
+    runs: int = 1
     validation: list[Batch]
 
     @abstractmethod
@@ -118,7 +120,7 @@ class TaskExecutor(Executor):
     def judge(self, split: str) -> list[Judgement]:
         held_out = self.validation
         if split == "test":
-            held_out = evaluation.held_out(self.config, "test", self.device)
+            held_out = evaluation.held_out(self.config, "test", self.device, runs=self.runs)
         counted = self.tally(held_out).counts()
         return [_Counted(self.config.judge, counts, split) for counts in counted]
 

@@ -96,7 +96,7 @@ class Stacked(TaskExecutor):
         self.runs = len(self.configs)
         self.config = self.configs[0]
         self.task = self.config.learns
-        self.validation = evaluation.held_out(self.config, "validation", device)
+        self.validation = evaluation.held_out(self.config, "validation", device, runs=self.runs)
 
         # The weights are drawn on the CPU: the same ones on every device.
         models = [c.build(torch.Generator("cpu").manual_seed(c.seed)) for c in self.configs]
