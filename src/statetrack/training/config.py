@@ -111,7 +111,7 @@ class EvaluationConfig(Config):
     seed: Seed = 0
     lengths: tuple[int, int] | None = None
     test_lengths: tuple[int, int] | None = None
-    batch: Whole = 512  # sequences at a time, which changes memory and speed and nothing else
+    batch: Whole = 512  # sequences at a time at most: changes memory and speed and nothing else
 
 
 @dataclass(frozen=True, kw_only=True)
