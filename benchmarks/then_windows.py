@@ -8,24 +8,27 @@ less long and at a smaller rate: on sequences of up to sixteen times the length 
 window at a step, the state handed on without a gradient; or, to compare, on whole ones as before.
 Printed are the loss at the end, the scaled accuracy at sixteen times the length, and the share of
 right answers in sequences of 64 times the length, by the tokens read before them: up to what
-training had, up to twice that, and so on.
+training had, up to twice that, and so on. Runs stay in OUT; one that is there is not trained again,
+and one that was interrupted goes on.
 """
 
 import argparse
 import dataclasses
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from statetrack import experiments
+from statetrack.experiments.chomsky import POSITIVE, SIGNED
 from statetrack.runs import Run
 from statetrack.runs.labels import model_label
+from statetrack.sweep import Progress
 from statetrack.training import EvaluationConfig, RunConfig, run
+from statetrack.training.start import started
 
-SIGNED, UNSIGNED = (-1.0, 1.0), (0.0, 1.0)
-CASES = ((SIGNED, True), (SIGNED, False), (UNSIGNED, True))
+CASES = ((SIGNED, True), (SIGNED, False), (POSITIVE, True))
 """Range, and whether it goes on in windows."""
 TIMES, FAR = 16, 64
 SEQUENCES = 64
@@ -65,7 +68,7 @@ def first_of(task: str, between: tuple[float, float], seed: int) -> RunConfig:
         test_lengths=(FAR * longest if quick.learns.dense else shortest, FAR * longest),
     )
     own: dict[str, Any] = {"seed": seed, "data_seed": seed, "evaluation": judged}
-    return dataclasses.replace(quick, log_every=100, checkpoint_every=None, **own, **recipe.first)
+    return dataclasses.replace(quick, log_every=100, checkpoint_every=500, **own, **recipe.first)
 
 
 def second_of(first: RunConfig, in_windows: bool) -> RunConfig:
@@ -100,6 +103,7 @@ def main() -> None:
     parser.add_argument("--task", default="cube", choices=list(RECIPES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
+    parser.add_argument("--out", type=Path, default=Path("build/then_windows"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     chosen = parser.parse_args()
     task = first_of(chosen.task, SIGNED, 0)
@@ -115,17 +119,20 @@ def main() -> None:
         name = f"[{between[0]:g}, 1] | {then} | {seed}"
         print(f"| {name} | {losses[-1]:.4f} | {scaled:.3f} | {cells} |", flush=True)
 
+    def trained_on(config: RunConfig, start: dict[str, Tensor] | None = None) -> Run:
+        config = started(config, start)
+        with Progress() as progress:
+            progress.begin([config], chosen.out)
+            device = chosen.device
+            return run(config, chosen.out, device=device, watcher=progress, start=start)
+
     for seed in chosen.seeds:
         for between in dict.fromkeys(CASES[case][0] for case in chosen.cases):
-            with tempfile.TemporaryDirectory() as root:
-                config = first_of(chosen.task, between, seed)
-                first = run(config, Path(root), device=chosen.device)
-                report(between, "", seed, first)
-                for _, in_windows in (CASES[c] for c in chosen.cases if CASES[c][0] == between):
-                    config = second_of(first.config, in_windows)
-                    weights = first.weights()
-                    second = run(config, Path(root), device=chosen.device, start=weights)
-                    report(between, "windows" if in_windows else "whole", seed, second)
+            first = trained_on(first_of(chosen.task, between, seed))
+            report(between, "", seed, first)
+            for _, in_windows in (CASES[c] for c in chosen.cases if CASES[c][0] == between):
+                second = trained_on(second_of(first.config, in_windows), first.weights())
+                report(between, "windows" if in_windows else "whole", seed, second)
 
 
 if __name__ == "__main__":

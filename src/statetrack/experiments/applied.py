@@ -135,7 +135,7 @@ def models(task: str) -> dict[str, Model]:
     if task in CONTROLS:
         found["DeltaNetLearnt"] = Model("DeltaNet", {"learn_range": True}, ranges=(SIGNED,))
     elif task == "cube":
-        stretched = {"num_householders": max(products), "beta_stretch": 1.0}
+        stretched = {"num_householders": 6, "beta_stretch": 1.0}
         found["DeltaProduct6Stretched"] = Model("DeltaProduct", stretched)
     else:
         found["DeltaNetStretched"] = Model("DeltaNet", {"beta_stretch": 1.0})

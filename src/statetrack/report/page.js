@@ -414,7 +414,7 @@
         list.append(element("li", { text: said }));
         if (found.layers.length > 1) {
           found.layers.forEach(({ layer }, n) => {
-            const svg = drawn("svg", { width: 12, height: 12, "aria-hidden": "true" }, marker(MARKERS[1 + (n % 5)], 6, 6, colour(this.members[0])));
+            const svg = drawn("svg", { width: 12, height: 12, "aria-hidden": "true" }, marker(MARKERS[1 + (n % (MARKERS.length - 1))], 6, 6, colour(this.members[0])));
             list.append(element("li", {}, svg, ` layer ${layer}`));
           });
         }
@@ -521,7 +521,7 @@
       else clip.append(drawn("ellipse", { class: "axis", cx: s.x(0), cy: s.y(0), rx: Math.abs(s.x(1) - s.x(0)), ry: Math.abs(s.y(1) - s.y(0)) }));
       found.layers.forEach(({ x, y, share }, n) => {
         x.forEach((v, k) => {
-          const made = marker(MARKERS[1 + (n % 5)], s.x(v), s.y(found.real ? share[k] : y[k]), colour(i));
+          const made = marker(MARKERS[1 + (n % (MARKERS.length - 1))], s.x(v), s.y(found.real ? share[k] : y[k]), colour(i));
           made.setAttribute("class", "dot");
           if (!found.real) {
             const size = 0.6 + 2 * Math.sqrt(share[k]);
