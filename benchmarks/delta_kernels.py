@@ -1,6 +1,6 @@
 """The delta rule in chunks of 64 writes, kernel by kernel: checked, then timed.
 
-    PYTHONPATH=src python benchmarks/delta_kernels.py [--out FILE]
+    PYTHONPATH=src python benchmarks/delta_kernels.py [--only times] [--out FILE]
 
 Every width of a state that a program may take along is compared with float64 tensor code, then the
 widths in use are timed at three shapes: each launch by events around it, and all as a CUDA graph.
@@ -106,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--only", choices=("checks", "times"))
     args = parser.parse_args()
     rows = []
 
@@ -116,14 +117,14 @@ def main() -> None:
             args.out.write_text("\n".join(map(json.dumps, rows)) + "\n")
 
     choose = chunked._carry_values
-    for values in chunked.CARRY:
+    for values in chunked.CARRY if args.only != "times" else ():
         chunked._carry_values = lambda heads, value, values=values: values
         for case in CHECKS:
             found = errors(draw(1, case[1], case[0], 2, *case[2:]))
             right = all(x < (5e-5 if n == "state" else 1e-2) for n, x in found.items())
             keep({"kind": "check", "values": values, "case": case, "right": right} | found)
     chunked._carry_values = choose
-    for b, t in SHAPES:
+    for b, t in SHAPES if args.only != "checks" else ():
         for gates in ("none", "near one", "any"):
             inputs = draw(b, t, 1, 16, 128, 128, gates)
             dy = torch.randn(b, t, 16, 128, device=DEVICE).bfloat16()
