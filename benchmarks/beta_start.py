@@ -1,4 +1,4 @@
-"""Why a language model with [-1, 1] begins worse: the sign, the start or the speed of β.
+"""Why a language model with [-1, 1] begins worse, or better: the sign, the start or the speed.
 
     python benchmarks/beta_start.py --shards shards --out beta_start.jsonl
 
@@ -10,6 +10,12 @@ first weights of 0.02, rate 0.003), stopped after 200 of 1526 steps. DeltaNet wi
     capped    β = min(2σ(x), 1)         begins and moves so, but never reflects
     shifted   β = 2σ(x - log 3)         begins at 0.5, moves 1.5 times as fast, may reflect
     learnt    β = (1 + tanh g) σ(x)     `learn_range`: as `usual` at first, each head learns its g
+
+and GLA, whose gates begin near 1, with s = σ(x)^(1/16):
+
+    gla usual     a = s                 begins at 0.957
+    gla extended  a = 2s - 1            begins at 0.915, moves twice as fast, may be negative
+    gla capped    a = max(2s - 1, 0)    begins and moves so, but never is
 
 Rows that are in the file already are not made again.
 """
@@ -51,6 +57,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "capped": ("CappedDeltaNet", {"num_heads": 4}),
     "shifted": ("ShiftedDeltaNet", {"num_heads": 4}),
     "learnt": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0), "learn_range": True}),
+    "gla usual": ("GLA", {"num_heads": 2, "eigen_range": (0.0, 1.0)}),
+    "gla extended": ("GLA", {"num_heads": 2, "eigen_range": (-1.0, 1.0)}),
+    "gla capped": ("CappedGLA", {"num_heads": 2}),
 }
 
 
@@ -59,6 +68,7 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     make_rows(
@@ -69,7 +79,7 @@ def main() -> None:
                 partial(measured, config(arguments.shards, WARMUP, STD, seed, mixer, LR)),
             )
             for seed in arguments.seeds
-            for name, mixer in MODELS.items()
+            for name, mixer in ((name, MODELS[name]) for name in arguments.models)
         ),
     )
 

@@ -128,11 +128,18 @@ class EigenRange:
 
 @dataclass(frozen=True)
 class CappedRange(EigenRange):
-    """β as in [low, 1], `stretch` too, but at most 1: the eigenvalue 1 - β is never below 0.
+    """As [low, 1], `stretch` too, but no eigenvalue is below 0: β stops at 1 and a decay at 0.
 
     >>> CappedRange(-1.0).beta(torch.tensor([0.0, 0.25, 0.5, 1.0]))
     tensor([0.0000, 0.5000, 1.0000, 1.0000])
+    >>> CappedRange(-1.0).decay(torch.tensor([0.0, 0.5, 0.75, 1.0]))
+    tensor([0.0000, 0.0000, 0.5000, 1.0000])
     """
+
+    def decay(
+        self, unit: Float[Tensor, "*shape"], share: Tensor | None = None
+    ) -> Float[Tensor, "*shape"]:
+        return super().decay(unit, share).clamp(min=0.0)
 
     def beta(
         self, unit: Float[Tensor, "*shape"], share: Tensor | None = None

@@ -10,9 +10,9 @@ import torch
 
 from statetrack.experiments.language import LossSettings, evaluate
 from statetrack.experiments.language_control import can_be_negative, never_negative
-from statetrack.layers import DeltaNet
+from statetrack.layers import DeltaNet, get
 from statetrack.layers.capped_delta_net import CappedDeltaNet
-from statetrack.layers.transitions import HouseholderTransitions
+from statetrack.layers.transitions import DiagonalTransitions, HouseholderTransitions
 from statetrack.lm import Manifest
 from statetrack.models import CausalLM
 from statetrack.runs import Record
@@ -70,13 +70,44 @@ def test_a_stretched_beta_is_clamped_as_it_is() -> None:
         assert torch.equal(betas(model), plain.clamp(max=1.0)) and (plain > 1).any()
 
 
+@pytest.mark.parametrize(
+    ("mixer", "options", "bias", "far"),
+    [
+        ("GLA", {"num_heads": 2}, "decay_up.bias", -40.0),
+        ("Mamba2", {"head_dim": 4, "d_state": 4}, "dt_bias", 5.0),
+        ("MLSTM", {"num_heads": 2}, "forget_gate.bias", -5.0),
+    ],
+)
+@pytest.mark.parametrize("forgets", [True, False])
+def test_gates_stop_at_zero_and_others_are_left_alone(
+    mixer: str, options: dict[str, Any], bias: str, far: float, forgets: bool
+) -> None:
+    """With its bias far to one side every gate is negative, or none is."""
+    layer = get(mixer)(8, **options, eigen_range=(-1.0, 1.0))
+    with torch.no_grad():
+        layer.get_parameter(bias).fill_(far if forgets else -far)
+    x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))
+
+    def gates() -> torch.Tensor:
+        transitions = layer.transitions(x)
+        assert isinstance(transitions, DiagonalTransitions)
+        return transitions.decay
+
+    before, said = gates(), layer(x)[0]
+    assert (before < 0).all() if forgets else (before > 0).all()
+    with never_negative(layer):
+        assert torch.equal(gates(), before.clamp(min=0.0))
+        assert torch.equal(layer(x)[0], said) != forgets
+    assert torch.equal(gates(), before) and torch.equal(layer(x)[0], said)
+
+
 def test_an_error_inside_leaves_the_model_as_it_was() -> None:
     model = with_beta(1.0)
     with pytest.raises(RuntimeError, match="inside"), never_negative(model):
         raise RuntimeError("inside")
     assert (betas(model) > 1.99).all()
     with (
-        pytest.raises(ValueError, match="no layer with a β"),
+        pytest.raises(ValueError, match="no layer whose sign can be taken"),
         never_negative(torch.nn.Linear(2, 2)),
     ):
         pass
@@ -97,7 +128,8 @@ def test_only_what_can_be_negative_is_asked(shards: Manifest) -> None:
     assert not asked("DeltaNet", eigen_range=(0.0, 1.0))
     assert not asked("CappedDeltaNet", num_heads=2)
     assert not asked("Attention", num_heads=2)
-    assert not asked("Mamba"), "its eigenvalues are not those of a β"
+    assert asked("GLA", num_heads=2) and not asked("GLA", num_heads=2, eigen_range=(0.0, 1.0))
+    assert not asked("Mamba"), "its kernel makes the eigenvalues from the range's end"
 
 
 def test_the_control_stops_goes_on_and_is_read_again(shards: Manifest, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from statetrack.experiments.plan import Plan
 from statetrack.experiments.summary import PAGES, plans, plans_for
 from statetrack.report import write_book
 from statetrack.report.cells import KEYS, cells, summary_rows
+from statetrack.report.questions import QUESTIONS
 from statetrack.runs import Record, find_runs
 from statetrack.runs.archive import store
 from statetrack.runs.folder import run_folders
@@ -226,6 +227,22 @@ def test_stories_and_remarks_are_shown_and_none_is_lost(root: Path) -> None:
     (root / "stories.md").write_text("# tyo\n\nLost.\n")
     with pytest.raises(ValueError, match="is about 'tyo'"):
         page_of(root)
+
+
+def test_a_question_ends_with_the_stories_of_its_experiments(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = replace(QUESTIONS[0], experiments=("toy", "none"))
+    monkeypatch.setattr("statetrack.report.book.QUESTIONS", (mine,))
+    text = "See [the log](measurements/log.md), [this](#toy) and [that](https://example.org).\n"
+    (root / "stories.md").write_text(f"# toy\n\n{text}")
+    page_of(root)
+    page = (root.parent / "docs" / "results" / f"{mine.name}.md").read_text()
+    assert f"## In words\n\n### toy\n\n{text.replace('(meas', '(../meas')}" in page
+    (root / "stories.md").unlink()
+    page_of(root)
+    page = (root.parent / "docs" / "results" / f"{mine.name}.md").read_text()
+    assert "In words" not in page
 
 
 def test_audits_show_how_far_and_which_heads(root: Path) -> None:

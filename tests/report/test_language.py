@@ -164,13 +164,13 @@ def test_the_answer_names_the_cause_or_says_that_it_is_open(root: Path, with_con
     assert "Whether that is the sign" not in said
     assert "what the sign is worth in training: code -0.0200 (-0.0200 to -0.0200)" in said
     assert "lower on code; open on prose." in said
-    assert "whose β is clamped to at most 1 has this loss" in said
+    assert "whose eigenvalues are clamped to at least 0 has this loss" in said
     assert "higher on code; alike on prose." in said
     lines = language_tables(asked(with_control), link)
     (control,) = [line for line in lines if line.startswith("| DeltaNet [0, 1], 2σ(x) capped |")]
     assert "[2.1715 (0.1000)](loss/" in control
     assert any("the sign, once trained" in line and "+0.0300" in line for line in lines)
-    assert not any("not run" in line and "capped" in line for line in lines)
+    assert not any("not run" in line and "2σ(x) capped" in line for line in lines)
     assert "Their loss less that of [0, 1]: code -0.0500 (-0.0500 to -0.0500)" in said
     assert not any("not run" in line and "learnt" in line for line in lines)
     rows = summary_rows(asked(with_control), with_control)
@@ -188,6 +188,17 @@ def test_the_answer_names_the_cause_or_says_that_it_is_open(root: Path, with_con
         "[-1, 1] less [0, 1]",
         "[-1, 1] less the control",
     ]
+
+
+def test_a_model_without_a_range_comes_last(tmp_path: Path) -> None:
+    shards = corpus.shards(tmp_path).folder
+    root = studies.write_study(tmp_path / "results", shards, seeds=1)
+    one = corpus.config(shards, model=corpus.model("Attention", num_heads=2), length=16)
+    stored = write_run(tmp_path / "other", one, [Record(2, "validation", "loss", 2.0)])
+    store([stored], root / "language")
+    answer = root / "language" / "loss" / f"{one.fingerprint}.json"
+    answer.write_text(json.dumps(studies.loss({"code": 0.0})))
+    assert [family.layer for family in families(asked(root))] == ["DeltaNet"] * 2 + ["Attention"]
 
 
 def test_the_answer_is_in_the_first_sentence(root: Path) -> None:
@@ -211,11 +222,18 @@ def test_tables_link_to_their_records_and_say_what_is_missing(root: Path) -> Non
     (extended,) = [line for line in lines if line.startswith("| DeltaNet [-1, 1] |")]
     assert "[2.1515 (0.1000)](loss/" in extended
     missing = [line for line in lines if "not run" in line]
-    assert len(missing) == 11 and any("GLA [-1, 1]" in line for line in missing)
+    assert len(missing) == 12
+    for name, words in (
+        ("GLA [-1, 1]", "more --only 'GLA [-1, 1]'"),
+        ("GLA [0, 1], 2s - 1 capped", "control --only 'CappedGLA'"),
+        ("DeltaNet [-1, 1], range learnt", "control --only 'DeltaNet learnt [-1, 1]'"),
+    ):
+        (line,) = [line for line in missing if line.startswith(f"| {name} |")]
+        assert f" --models {words} --tokens 1e8 " in line
     widths = {line.count(" | ") for line in lines if line.startswith("| ") and "rate" in line}
     assert len(widths) == 1
     empty = language_tables([], link)
-    assert sum("not run" in line for line in empty) == 13
+    assert sum("not run" in line for line in empty) == 14
     told = "\n".join(probe_tables(asked(root), link))
     assert "A guess gets 0.200. Fine-tuned: 200 steps of 32 traces of up to 32" in told
     assert "| DeltaNet [-1, 1] | fine-tuned | [0.900](probes/" in told
@@ -236,7 +254,7 @@ def test_rows_of_the_summary(root: Path) -> None:
     tuned = [row for row in rows if row["task"] == "boxes fine-tuned" and row["length"] == 64]
     assert {row["best"] for row in tuned} == {0.25, 0.45}
     empty = [row for row in rows if row["seeds"] == 0]
-    assert len(empty) == 33 and all(row["record"] is None for row in empty)
+    assert len(empty) == 36 and all(row["record"] is None for row in empty)
 
 
 def test_pictures(root: Path) -> None:

@@ -10,6 +10,7 @@ from statetrack.report.questions import (
     QUESTIONS,
     Pair,
     answer,
+    missing_table,
     pairs,
     pairs_picture,
     pairs_table,
@@ -40,7 +41,7 @@ def pair_of(root: Path, usual: list[float], extended: list[float]) -> list[Pair]
         ([0.9, 1.0], [0.0, 0.1], "worse"),
         ([0.500, 0.501], [0.510, 0.511], "alike"),
         ([0.0], [1.0, 1.0], "one seed"),
-        ([0.0, 0.05], [0.01, 0.09], "not learnt"),
+        ([0.0, 0.05], [0.01, 0.09], "near a guess"),
     ],
 )
 def test_verdicts(tmp_path: Path, usual: list[float], extended: list[float], verdict: str) -> None:
@@ -69,10 +70,12 @@ def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
     def link(text: str, place: Place) -> str:
         return text
 
-    lines = pairs_table([pair], link)
+    assert pairs_table([pair], link) == []
+    lines = missing_table([pair])
     assert "--only 'parity DeltaNet ['" in lines[-1] and "## Not run" in lines[0]
     (half,) = pair_of(tmp_path / "half", [], [0.9, 0.8])
     assert not half.complete
+    assert missing_table([half]) == []
     line = pairs_table([half], link)[-1]
     assert "not run: `" in line and "parity DeltaNet [0, 1]" in line and "0.850" in line
 

@@ -60,6 +60,7 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "control": (
         ("CappedDeltaNet", {}),
         ("DeltaNet", {"eigen_range": EXTENDED, "learn_range": True}),
+        ("CappedGLA", {}),
     ),
     "more": (
         *(
@@ -75,7 +76,8 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     ),
 }
 """Which layers, and their options; `pair` is the question, `control` tells the sign from start and
-speed of β (one has these without the sign, one begins as [0, 1] does), `more` is around them."""
+speed of β and of gates (capped ones have these without the sign, one begins as [0, 1] does), `more`
+is around them."""
 
 HELD_OUT = (
     "code/linux-source-6.1/fs",
@@ -214,6 +216,11 @@ def study(arguments: argparse.Namespace) -> int:
         compile="blocks" if arguments.compile else "no",
         **batch,
     )
+    names = [model_label(config) for config in planned]
+    planned = [c for c, name in zip(planned, names, strict=True) if (arguments.only or "") in name]
+    if not planned:
+        known = ", ".join(dict.fromkeys(names))
+        raise ValueError(f"no model of {arguments.models!r} contains {arguments.only!r}: {known}")
     out = Path(arguments.out)
     failed = 0
     for config in planned:
@@ -426,6 +433,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = commands.add_parser("study", help="train, and ask every model what there is to ask")
     runs.add_argument("--size", default="60M")
     runs.add_argument("--models", default="pair", choices=list(MODELS))
+    runs.add_argument("--only", help="only the models whose name contains this: 'GLA ['")
     runs.add_argument("--tokens", type=float, default=0.5e9)
     runs.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     runs.add_argument("--lr", type=float)

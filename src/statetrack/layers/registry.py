@@ -9,6 +9,7 @@ from statetrack.config import coerced
 from statetrack.layers._base import Layer
 from statetrack.layers.attention import Attention
 from statetrack.layers.capped_delta_net import CappedDeltaNet
+from statetrack.layers.capped_gla import CappedGLA
 from statetrack.layers.channel_mix import ChannelMix
 from statetrack.layers.delta_net import DeltaNet
 from statetrack.layers.delta_product import DeltaProduct
@@ -60,9 +61,13 @@ SET_BY_OTHERS = ("d_model", "depth", "device", "dtype")
 BUILT_IN = frozenset(LAYERS)
 """Those that come with the package."""
 
-UNLISTED: dict[str, type[Layer]] = {"CappedDeltaNet": CappedDeltaNet, "Tracker": Tracker}
-"""They come with the package too, and configs may name them. One is the control of an experiment,
-the other has no defaults: it needs a machine and tokens to read."""
+UNLISTED: dict[str, type[Layer]] = {
+    "CappedDeltaNet": CappedDeltaNet,
+    "CappedGLA": CappedGLA,
+    "Tracker": Tracker,
+}
+"""They come with the package too, and configs may name them. Two are controls of an experiment, the
+other has no defaults: it needs a machine and tokens to read."""
 
 
 def register(layer: AnyLayer) -> AnyLayer:

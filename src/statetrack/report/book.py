@@ -34,7 +34,14 @@ from statetrack.report.language_pages import (
 from statetrack.report.language_pages import summary_rows as language_rows
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
-from statetrack.report.questions import QUESTIONS, answer, pairs, pairs_picture, pairs_table
+from statetrack.report.questions import (
+    QUESTIONS,
+    answer,
+    missing_table,
+    pairs,
+    pairs_picture,
+    pairs_table,
+)
 from statetrack.report.spectra import spectrum
 from statetrack.report.tables import (
     Curve,
@@ -141,8 +148,7 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
         f"| [{LANGUAGE}](#{LANGUAGE}) | language models, pairs that differ in the range alone "
         f"| {len(study)} runs |"
     )
-    story = stories.get(LANGUAGE, "")
-    sections += [f"\n## {LANGUAGE}\n", story, ""]
+    sections += [f"\n## {LANGUAGE}\n", stories.get(LANGUAGE, ""), ""]
     sections += [*language_tables(study, site.link), *probe_tables(study, site.link)]
     if exact:
         proved = sum(row.record.exact for row in exact)
@@ -159,7 +165,7 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
     ]
     summary += language_rows(study, root)
     inner = _Site(root, page.with_suffix("") / "page.md", f"../images/{page.stem}")
-    pages = _question_pages(tables, study, inner, pictures, command, page.name, story)
+    pages = _question_pages(tables, study, inner, pictures, command, page.name, stories)
     return Book(text, pages, pictures, summary)
 
 
@@ -177,7 +183,8 @@ HEADS_WHY = (
     "An eigenvalue of 1 keeps what a head has stored under a key, 0 forgets it, and -1 turns it "
     "over. For DeltaNet it is 1 - β. A head that only ever overwrites has no use for less than 0. "
     "Training begins with β near 1, so that half of all eigenvalues are a little below 0 before "
-    "anything is learnt: what is left there, or is below -0.5, was learnt."
+    "anything is learnt: what is left there, or is below -0.5, was learnt. A head of GLA has a "
+    "gate for each of its keys, and the lowest of them counts here; all begin at 0.91."
 )
 
 
@@ -188,9 +195,9 @@ def _question_pages(
     pictures: dict[str, Picture],
     command: str,
     page: str,
-    story: str,
+    stories: Mapping[str, str],
 ) -> dict[str, str]:
-    """File name -> the page: the answer, one picture, the table. `story` is of language models."""
+    """File name -> the page: the answer, one picture, the table, the stories."""
 
     def made(title: str, answer: str, drawn: Sequence[Picture | None], rest: list[str]) -> str:
         lines = [QUESTION.format(command=command, title=title, answer=answer)]
@@ -210,6 +217,10 @@ def _question_pages(
         if question.name == CHESS:
             drawn = [chess_picture("chess-plies", mine) or picture]
             rest += chess_tables(mine)
+        words = [name for name in question.experiments if name in stories]
+        rest += ["\n## In words"] if words else []
+        rest += [f"\n### {name}\n\n{_from_below(stories[name])}" for name in words]
+        rest += missing_table(mine)
         found[question.name] = made(question.title, answer(question, mine), drawn, rest)
     kin = families(study)
     told, sign = differences(kin), differences(kin, "sign")
@@ -217,6 +228,7 @@ def _question_pages(
         position_picture(f"language-{_slug(layer)}-position", layer, kin, told, sign)
         for layer in dict.fromkeys(one.layer for one in kin)
     ]
+    story = _from_below(stories.get(LANGUAGE, ""))
     rest = ["", *language_tables(study, site.link), "\n## In words\n", LANGUAGE_WHY, "", story]
     asked = probe_tables(study, site.link)
     rest += ["\n## Asked for the state of a trace", *asked] if asked else []
@@ -233,6 +245,11 @@ def _question_pages(
 
 
 # -- what is written by hand --------------------------------------------------------------------
+
+
+def _from_below(story: str) -> str:
+    """A story for a page in a folder of its own: its links lead up first."""
+    return re.sub(r"\]\((?!https?:|#)", "](../", story)
 
 
 def _stories(path: Path, known: Iterable[str]) -> dict[str, str]:

@@ -39,7 +39,8 @@ __all__ = [
 KIND = "lm"
 Range = tuple[float, float]
 CONTROLS: dict[str, tuple[str, Range, str]] = {
-    "CappedDeltaNet": ("DeltaNet", USUAL, "2σ(x) capped")
+    "CappedDeltaNet": ("DeltaNet", USUAL, "2σ(x) capped"),
+    "CappedGLA": ("GLA", USUAL, "2s - 1 capped"),
 }
 """Layer of a control -> the model it is a control of, its range, and what is special about it."""
 LEARNT = "range learnt"
@@ -47,9 +48,9 @@ LEARNT = "range learnt"
 
 Cause = Literal["range", "speed", "sign", "clamp", "learnt"]
 """What two models differ in. `range` is that of [-1, 1] and [0, 1], and the sum of the next two:
-`speed`, of the control with β = 2σ(x) capped at 1 and [0, 1], and `sign`, of [-1, 1] and the
-control. `clamp` is that of one trained model with its β capped at 1 and as it is, `learnt` that of
-a learnt range and [0, 1]."""
+`speed`, of the capped control and [0, 1], and `sign`, of [-1, 1] and the control. `clamp` is that
+of one trained model with its eigenvalues kept from going below 0 and as it is, `learnt` that of a
+learnt range and [0, 1]."""
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """How many standard errors of the mean of so many seeds are 95 % of them; of more not fewer."""
 LEAST = 0.01
@@ -225,7 +226,7 @@ def said_of(layer: str, between: Range | None, variant: str = "") -> str:
 
 
 def families(asked: Sequence[Asked]) -> list[Family]:
-    """By layer, [0, 1] before [-1, 1], controls last."""
+    """By layer, [0, 1] before [-1, 1], controls behind them; last what has no range."""
     by_cell: dict[str, list[Asked]] = {}
     for one in asked:
         by_cell.setdefault(cell(one.run.config), []).append(one)
@@ -245,7 +246,13 @@ def families(asked: Sequence[Asked]) -> list[Family]:
             found.append(Family(layer, between, ordered, variant))
     return sorted(
         found,
-        key=lambda one: (one.layer, one.variant, -(one.between or USUAL)[0], _size(one)),
+        key=lambda one: (
+            one.between is None,
+            one.layer,
+            one.variant,
+            -(one.between or USUAL)[0],
+            _size(one),
+        ),
     )
 
 

@@ -40,8 +40,8 @@ DOMAINS = ("code", "math", "prose")
 """Of the study's text: what an empty row is about."""
 TRAINED = 2048
 COMMAND = (
-    "python -m statetrack.experiments.language study --shards shards --models {models} --tokens "
-    "1e8 --batch 32 --compile --out runs/language"
+    "python -m statetrack.experiments.language study --shards shards --models {models} --only "
+    "'{name}' --tokens 1e8 --batch 32 --compile --out runs/language"
 )
 PAPER = (
     "The paper trains DeltaNet with 340M and 1.3B parameters on web text. It finds a lower "
@@ -63,9 +63,9 @@ SAID = {
 }
 """A verdict in the answer, with the model and the domains it is about."""
 COMPARED: dict[Cause, str] = {
-    "speed": "start and speed of β: 2σ(x) capped, less σ(x)",
-    "sign": "the sign, in training: [-1, 1], less 2σ(x) capped",
-    "clamp": "the sign, once trained: [-1, 1] with β clamped to 1, less as it is",
+    "speed": "start and speed: the capped control, less [0, 1]",
+    "sign": "the sign, in training: [-1, 1], less the capped control",
+    "clamp": "the sign, once trained: [-1, 1] with eigenvalues clamped to 0, less as it is",
     "learnt": "the range learnt from [0, 1] on, less [0, 1]",
 }
 
@@ -123,15 +123,16 @@ def _cause(found: Sequence[Family], layer: str) -> list[str]:
     said = []
     if sign := by_cause["sign"]:
         said.append(
-            "A control with β = 2σ(x) that stops at 1 starts and moves as [-1, 1] does, but never "
-            "has a negative eigenvalue. The loss of [-1, 1] less that of the control, which is "
-            f"what the sign is worth in training: {_numbers_of(sign)} ({_seeds(sign)}, by "
-            f"themselves {_by_seed(sign)}): {_verdicts(sign)}."
+            "A capped control starts and moves as [-1, 1] does, but never has a negative "
+            "eigenvalue: its β stops at 1, or its gates at 0. The loss of [-1, 1] less that of the "
+            f"control, which is what the sign is worth in training: {_numbers_of(sign)} "
+            f"({_seeds(sign)}, by themselves {_by_seed(sign)}): {_verdicts(sign)}."
         )
     if clamp := by_cause["clamp"]:
         said.append(
-            "A trained model with [-1, 1] whose β is clamped to at most 1 has this loss, less "
-            f"that without the clamp: {_numbers_of(clamp)} ({_seeds(clamp)}): {_verdicts(clamp)}."
+            "A trained model with [-1, 1] whose eigenvalues are clamped to at least 0 has this "
+            f"loss, less that without the clamp: {_numbers_of(clamp)} ({_seeds(clamp)}): "
+            f"{_verdicts(clamp)}."
         )
     if learnt := by_cause["learnt"]:
         said.append(
@@ -220,9 +221,9 @@ def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
             f"rate {config.optimizer.lr:g}",
         ]
         lines.append("| " + " | ".join(columns) + " |")
-    for models, layer, between, variant in _not_run(found):
+    for command, layer, between, variant in _not_run(found):
         name = said_of(layer, between, variant)
-        columns = [name, *[""] * (len(heads) + 3), f"not run: `{COMMAND.format(models=models)}`"]
+        columns = [name, *[""] * (len(heads) + 3), f"not run: `{command}`"]
         lines.append("| " + " | ".join(columns) + " |")
     causes = [
         (f"{one.layer}, {said}", one)
@@ -276,7 +277,7 @@ def _loss(family: Family, domain: str, end: int, link: Link) -> str:
 
 
 def _not_run(found: Iterable[Family]) -> list[tuple[str, str, Range | None, str]]:
-    """The models of the study that nobody trained: their list, layer, range and variant."""
+    """The models of the study that nobody trained: a command, layer, range and variant."""
     there = {(one.layer, one.between, one.variant) for one in found}
     missing = []
     for models, members in MODELS.items():
@@ -284,9 +285,11 @@ def _not_run(found: Iterable[Family]) -> list[tuple[str, str, Range | None, str]
             factors = options.get("num_householders")
             layer = mixer if factors is None else f"{mixer} n={factors}"
             variant = LEARNT if options.get("learn_range") else ""
-            one = CONTROLS.get(layer, (layer, options.get("eigen_range"), variant))
+            between = options.get("eigen_range")
+            one = CONTROLS.get(layer, (layer, between, variant))
             if one not in there:
-                missing.append((models, *one))
+                name = said_of(f"{layer} learnt" if variant else layer, between, "")
+                missing.append((COMMAND.format(models=models, name=name), *one))
     return missing
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "Pair",
     "Question",
     "answer",
+    "missing_table",
     "pairs",
     "pairs_picture",
     "pairs_table",
@@ -37,9 +38,10 @@ __all__ = [
 USUAL, EXTENDED = "[0, 1]", "[-1, 1]"
 LEAST = 0.02
 """Medians that are nearer to one another are told as equal."""
-LEARNT = 0.1
-"""A pair whose best seed of either range is below it was not learnt, and says nothing."""
-VERDICTS = ("better", "worse", "alike", "open", "not learnt", "one seed")
+GUESS = 0.1
+"""A pair whose best seed of either range is below it says nothing at the lengths it is judged at,
+however well it does at those of training."""
+VERDICTS = ("better", "worse", "alike", "open", "near a guess", "one seed")
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,8 @@ class Pair:
         before, after = self.seeds
         if min(len(before), len(after)) < 2:
             return "one seed"
-        if max(*before, *after) < LEARNT:
-            return "not learnt"
+        if max(*before, *after) < GUESS:
+            return "near a guess"
         if abs(self.difference) < LEAST:
             return "alike"
         if min(after) > max(before):
@@ -227,8 +229,9 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
     if by[other]:
         most = max(by[other], key=lambda pair: abs(pair.difference))
         said.append(f"It is the other way round in {len(by[other])}: {_in_words(most)}.")
-    if by["not learnt"]:
-        said.append(f"Learnt in neither range, and so mute: {len(by['not learnt'])}.")
+    if by["near a guess"]:
+        count = len(by["near a guess"])
+        said.append(f"Near a guess in both ranges at the lengths judged, and so mute: {count}.")
     if by["one seed"]:
         said.append(f"With one seed, too few to say: {len(by['one seed'])}.")
     if len(known) < len(found):
@@ -252,9 +255,8 @@ Link = Callable[[str, Place], str]
 
 
 def pairs_table(found: Sequence[Pair], link: Link) -> list[str]:
-    """A line for each pair: first the medians, linked to their records, then what was not run."""
+    """A line for each pair of which something was run: the medians, linked to their records."""
     run = [pair for pair in found if any(pair.seeds)]
-    left = [pair for pair in found if not any(pair.seeds)]
     lines = []
     if run:
         lines = [
@@ -276,9 +278,16 @@ def pairs_table(found: Sequence[Pair], link: Link) -> list[str]:
             pair.verdict if pair.complete else f"not run: `{_command(pair)}`",
         ]
         lines.append(_line(columns))
-    if left:
-        lines += ["\n## Not run\n", "| task | model | layers | scale | command |"]
-        lines.append("|---|---|--:|---|---|")
+    return lines
+
+
+def missing_table(found: Sequence[Pair]) -> list[str]:
+    """A line for each of the others: the command that runs it."""
+    left = [pair for pair in found if not any(pair.seeds)]
+    if not left:
+        return []
+    lines = ["\n## Not run\n", "| task | model | layers | scale | command |"]
+    lines.append("|---|---|--:|---|---|")
     for pair in left:
         layers = str(pair.extended.config.model.backbone.num_layers)
         lines.append(_line([pair.task, pair.model, layers, pair.scale, f"`{_command(pair)}`"]))
