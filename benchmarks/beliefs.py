@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=4000, help="of the short ones; fewer long")
     chosen = parser.parse_args()
     after = " | ".join(map(str, NAMED))
-    print(f"| p | statements | loss | accuracy | scaled | named {after} |")
+    print(f"| p | statements | loss | accuracy | scaled | named {after} |", flush=True)
     for name, p in CASES.items():
         task = tasks.get(name)
         for low, high in LENGTHS:
@@ -65,7 +65,8 @@ def main() -> None:
             shares = [f"{sum(best[n]) / len(best[n]):.3f}" if best[n] else "" for n in NAMED]
             print(
                 f"| {p} | {low} to {high} | {loss / total:.4f} | {accuracy:.3f} "
-                f"| {task.scaled_accuracy(accuracy):.3f} | {' | '.join(shares)} |"
+                f"| {task.scaled_accuracy(accuracy):.3f} | {' | '.join(shares)} |",
+                flush=True,
             )
 
 

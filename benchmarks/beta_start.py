@@ -76,10 +76,10 @@ def main() -> None:
         (
             (
                 {"model": name, "seed": seed},
-                partial(measured, config(arguments.shards, WARMUP, STD, seed, mixer, LR)),
+                partial(measured, config(arguments.shards, WARMUP, STD, seed, MODELS[name], LR)),
             )
             for seed in arguments.seeds
-            for name, mixer in ((name, MODELS[name]) for name in arguments.models)
+            for name in arguments.models
         ),
     )
 

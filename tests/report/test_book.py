@@ -229,7 +229,7 @@ def test_stories_and_remarks_are_shown_and_none_is_lost(root: Path) -> None:
         page_of(root)
 
 
-def test_a_question_ends_with_the_stories_of_its_experiments(
+def test_a_question_tells_the_stories_of_its_experiments(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(QUESTIONS[0], experiments=("toy", "none"))

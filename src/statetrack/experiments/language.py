@@ -220,7 +220,9 @@ def study(arguments: argparse.Namespace) -> int:
     planned = [c for c, name in zip(planned, names, strict=True) if (arguments.only or "") in name]
     if not planned:
         known = ", ".join(dict.fromkeys(names))
-        raise ValueError(f"no model of {arguments.models!r} contains {arguments.only!r}: {known}")
+        said = f"--models {arguments.models} has no model with {arguments.only!r} in its name"
+        print(f"{said}; there are {known}", file=sys.stderr)
+        return 2
     out = Path(arguments.out)
     failed = 0
     for config in planned:

@@ -95,8 +95,8 @@ def lm_config(
         )
     d_model, blocks = WIDTHS[size]
     name = Mixer.of((mixer, mixer_options)).layer
-    of_head = {"Attention": 64, "RWKV7": 64, "GLA": 256, "MLSTM": 256, "Mamba2": 64}
-    of_head["CappedGLA"] = of_head["GLA"]
+    of_head = {"Attention": 64, "RWKV7": 64, "Mamba2": 64}
+    of_head |= {"GLA": 256, "CappedGLA": 256, "MLSTM": 256}
     options: dict[str, Any] = {"num_heads": d_model // of_head.get(name, 128)}
     if name == "GatedDeltaNet":
         options = {"num_heads": d_model * 3 // 1024, "head_dim": 256, "value_dim": 512}
