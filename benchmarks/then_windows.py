@@ -50,7 +50,7 @@ RECIPES = {
     "cube": Recipe("puzzles", "DeltaProduct n=6", 32, 2400, 1e-3, SMALL),
     "repl_1_silent": Recipe("repl", "DeltaNet", 320, 5000, 3e-4, {}),
     "boxes": Recipe("boxes", "DeltaNet", 256, 5000, 3e-4, {}),
-    "mod_arithmetic": Recipe("chomsky", "DeltaNet", 40, 10_000, 3e-4, {}),
+    "mod_arithmetic": Recipe("chomsky", "DeltaNet", 40, 20_000, 3e-4, {"steps": 30_000}),
 }
 
 
