@@ -105,7 +105,8 @@ def reproduce(
         same with the steps and batches it really ran (ran), the first text (workshop) or the
         final one (iclr).
     only
-        Only the runs whose description, as --dry-run prints it, contains this: "parity DeltaNet".
+        Only the runs whose description, as --dry-run prints it, contains this: "parity DeltaNet";
+        and those that they start from.
     out
         The runs go to OUT/NAME-SCALE.
     workers
@@ -129,17 +130,18 @@ def reproduce(
     from statetrack.report.cells import described
 
     plan = experiment.plan(scale, version)
-    known = zip(plan.configs, described(plan), strict=True)
-    chosen = {config: said for config, said in known if (only or "") in said}
+    known = dict(zip(plan.configs, described(plan), strict=True))
+    chosen = {config for config, said in known.items() if (only or "") in said}
     if not chosen:
         raise ValueError(f"no run of {experiment.name} has {only!r} in its description")
-    folder = out / plan.folder
+    folder, wanted = out / plan.folder, plan.with_parents(chosen)
     if dry_run:
-        for config, said in chosen.items():
-            print(f"{config.fingerprint}  {said}")
+        for config in wanted:
+            why = "" if config in chosen else " (others start from it)"
+            print(f"{config.fingerprint}  {known[config]}{why}")
         return 0
     where = choose_device(device, here=launcher == "processes")
-    runs = _run_all(list(chosen), folder, workers=workers, device=where, launcher=launcher)
+    runs = _run_all(wanted, folder, workers=workers, device=where, launcher=launcher)
     from statetrack.report.tables import group_runs, row
 
     show.table(

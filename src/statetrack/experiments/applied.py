@@ -3,7 +3,8 @@
 Every model trains at the same rates in both ranges and is judged at sixteen times the length it was
 trained on (eight times for recall of many pairs, which memory limits; four for chess, whose games
 end). One set of test sequences
-shows accuracy by length up to there, and by the operations an answer has been through.
+shows accuracy by length up to there, and by the operations an answer has been through. A few models
+then go on, on sequences of up to that length that are read in windows.
 """
 
 import dataclasses
@@ -40,12 +41,30 @@ CONTROLS = ("mqar", "mqar_forgetting", "flip_flop", "selective_copying")
 
 
 @dataclass(frozen=True)
+class Windows:
+    """How a model goes on that has learnt on short sequences: tokens of a window, steps, rate."""
+
+    window: int
+    steps: int
+    rate: float
+
+
+THEN_WINDOWS = {
+    "repl_1_silent": ("DeltaNet", Windows(320, 5000, 3e-4)),
+    "boxes": ("DeltaNet", Windows(256, 5000, 3e-4)),
+    "cube": ("DeltaProduct6", Windows(32, 2400, 1e-3)),
+}
+"""Task -> which of its models goes on, and how."""
+
+
+@dataclass(frozen=True)
 class Model:
-    """A layer, its options, and the ranges to train it with."""
+    """A layer, its options, the ranges to train it with, and whether its runs go on from others."""
 
     layer: str
     options: Mapping[str, Any] = field(default_factory=dict)
     ranges: tuple[Range | None, ...] = (POSITIVE, SIGNED)
+    then: Windows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +134,8 @@ def models(task: str) -> dict[str, Model]:
     """Every model of a task, by its name.
 
     Where states are tracked there is one whose β reaches 0 and 2, and where they are not, one that
-    learns its range from [0, 1] on.
+    learns its range from [0, 1] on. `ThenWindows` is one that goes on where the model of that name
+    has ended.
 
     >>> list(models("cube"))[:4]
     ['DeltaNet', 'GatedDeltaNet', 'DeltaProduct3', 'DeltaProduct6']
@@ -139,11 +159,17 @@ def models(task: str) -> dict[str, Model]:
         found["DeltaProduct6Stretched"] = Model("DeltaProduct", stretched)
     else:
         found["DeltaNetStretched"] = Model("DeltaNet", {"beta_stretch": 1.0})
+    if task in THEN_WINDOWS:
+        first, windows = THEN_WINDOWS[task]
+        found[f"{first}ThenWindows"] = dataclasses.replace(found[first], then=windows)
     return found
 
 
 def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[RunConfig]:
-    """The runs of one task, model and range: its seeds, at the paper's scale with three rates."""
+    """The runs of one task, model and range: its seeds, at the paper's scale with three rates.
+
+    Those that go on do so from the rate of the quick scale.
+    """
     known = models(task)
     if task not in RECIPES or model not in known:
         raise ValueError(
@@ -181,7 +207,30 @@ def cell(scale: Scale, task: str, model: str, between: Range | None) -> list[Run
         for rate in (RATES if long else (recipe.rate,))
         for seed in recipe.seeds
     ]
-    return [_smoke(runs[0])] if scale == "smoke" else runs
+    runs = [_smoke(runs[0])] if scale == "smoke" else runs
+    then = known[model].then
+    if then is None:
+        return runs
+    steps = {"smoke": 4, "quick": then.steps, "paper": LONGER * then.steps}[scale]
+    return [in_windows(one, then, steps) for one in runs if one.optimizer.lr == recipe.rate]
+
+
+def in_windows(first: RunConfig, then: Windows, steps: int) -> RunConfig:
+    """The run that goes on where `first` has ended, on longer sequences than that has seen."""
+    shortest, longest = first.train_lengths
+    every = steps // EVALUATIONS
+    return dataclasses.replace(
+        first,
+        start=first.fingerprint,
+        lengths=(shortest, TIMES * longest),
+        window=then.window,
+        steps=steps,
+        data_seed=first.seed + 100,
+        optimizer=dataclasses.replace(first.optimizer, lr=then.rate),
+        evaluation=dataclasses.replace(first.evaluation, every=every),
+        log_every=max(1, every // 5),
+        checkpoint_every=every,
+    )
 
 
 def evaluation(task: str, layer: str, *, size: int, every: int) -> EvaluationConfig:

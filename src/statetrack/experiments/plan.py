@@ -1,6 +1,7 @@
 """A plan: the runs that fill one table, known before any of them is made."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from statetrack.training.config import RunConfig
@@ -31,6 +32,17 @@ class Plan:
     def folder(self) -> str:
         """The name of the folder that `statetrack reproduce` puts the runs in."""
         return "-".join(filter(None, (self.experiment, self.scale, self.version)))
+
+    def with_parents(self, chosen: Iterable[RunConfig]) -> list[RunConfig]:
+        """`chosen` and the runs they start from, in the plan's order."""
+        known = {config.fingerprint: config for config in self.configs}
+        wanted: set[str] = set()
+        for config in chosen:
+            one: RunConfig | None = config
+            while one is not None:
+                wanted.add(one.fingerprint)
+                one = known.get(one.parent or "")
+        return [config for name, config in known.items() if name in wanted]
 
     def command(self, out: str, only: str | None = None) -> str:
         """What to type to make the runs, or those whose description contains `only`."""

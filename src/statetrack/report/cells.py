@@ -130,6 +130,18 @@ def described(plan: Plan) -> list[str]:
     ]
 
 
+def _only(names: Mapping[str, str]) -> dict[str, str]:
+    """What each cell's runs are found by, and no other's: one name may be how another begins.
+
+    >>> _only({"first": "boxes DeltaNet", "second": "boxes DeltaNet, then windows"})
+    {'first': 'boxes DeltaNet, lr', 'second': 'boxes DeltaNet, then windows'}
+    """
+    return {
+        key: f"{name}, lr" if any(n.startswith(f"{name}, ") for n in names.values()) else name
+        for key, name in names.items()
+    }
+
+
 def _list(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
@@ -176,7 +188,7 @@ def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
         made.setdefault(cell_of(run.config), []).append(run)
     keys = [*planned, *(key for key in made if key not in planned)]
     configs = [made[key][0].config if key in made else planned[key][0] for key in keys]
-    chosen_by = planned_names(plan)
+    chosen_by = _only(planned_names(plan))
     return [
         Cell(
             plan,

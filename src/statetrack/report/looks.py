@@ -26,6 +26,7 @@ MODELS = {
     "DeltaNet": Colour("#0067b1", "#5ab0f2"),
     "DeltaNet stretched": Colour("#3a8bd0", "#2f86cc"),
     "DeltaNet learnt": Colour("#003f7f", "#a5d6ff"),
+    "DeltaNet, then windows": Colour("#0092c8", "#7fe0ff"),
     "GatedDeltaNet": Colour("#00808a", "#35c4c4"),
     "Mamba": Colour("#c94f00", "#ff9052"),
     "Mamba2": Colour("#946800", "#ddb040"),
@@ -48,6 +49,7 @@ MODELS = {
     "DeltaProduct n=4": Colour("#652c9f", "#ccaaf3"),
     "DeltaProduct n=6": Colour("#461676", "#e0c8fb"),
     "DeltaProduct n=6 stretched": Colour("#6b1a5e", "#f2b5ea"),
+    "DeltaProduct n=6, then windows": Colour("#2a0a52", "#f3e6ff"),
 }
 """By the model's label without its range, as `model_label(config, with_range=False)` writes it."""
 

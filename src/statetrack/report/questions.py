@@ -309,10 +309,8 @@ def _command(pair: Pair) -> str:
     before, after = pair.seeds
     if before or after:
         return (pair.usual if not before else pair.extended).command(MADE_IN)
-    config = pair.extended.config
-    name = f"{config.subject} {model_label(config, with_range=False)} ["
-    assert label(config).startswith(name)
-    return pair.extended.plan.command(MADE_IN, name)
+    name = label(pair.extended.config).partition(EXTENDED)[0]
+    return pair.extended.plan.command(MADE_IN, f"{name}[")
 
 
 # -- the picture --------------------------------------------------------------------------------

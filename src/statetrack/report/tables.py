@@ -223,7 +223,8 @@ def order(config: RunConfig) -> tuple[Any, ...]:
     low = (first.options.get("eigen_range") or (0.0, 1.0))[0]
     factors = first.options.get("num_householders", 0)
     place = (config.learns.name, first.layer, factors, -low, backbone.num_layers)
-    return (*place, backbone.d_model, config.steps, config.to_json())
+    goes_on = config.parent is not None
+    return (*place, backbone.d_model, goes_on, config.steps, config.to_json())
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
@@ -242,6 +243,8 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """All settings that tell cells apart, the options of equal layers once."""
     fields = config.to_dict()
+    if config.parent is not None:  # another one for each seed; the model's label says that it is
+        del fields["start"]
     backbone = fields["model"]["backbone"]
     backbone["num_layers"] = len(backbone["mixers"])
     kinds = {json.dumps(mixer): mixer["options"] for mixer in backbone["mixers"]}
@@ -345,14 +348,17 @@ def accuracy_by_place(run: StoredRun) -> dict[tuple[int | None, int | None], flo
     """Accuracy of the last test by (length, None) and by (None, operations).
 
     Lengths are 1, 2, 4, ... times the longest that was trained on, in tokens, each for the answers
-    between half of it and all of it.
+    between half of it and all of it. Of a run that goes on from another they are times the longest
+    of the task itself, so that both have the same ones.
     """
     rows = [r for r in run.records if (r.split, r.metric, r.overall) == ("test", "accuracy", False)]
     last = max((r.step for r in rows), default=0)
     rows = [r for r in rows if r.step == last]
     longest = max((r.length for r in rows if r.length is not None), default=0)
     found: dict[tuple[int | None, int | None], float] = {}
-    end = trained_tokens(run.config)
+    task = run.config.learns
+    goes_on = run.config.parent is not None
+    end = task.num_tokens(task.train_lengths.max) if goes_on else trained_tokens(run.config)
     while end < 2 * longest:
         here = [r for r in rows if r.length is not None and end // 2 < r.length <= end]
         if here:

@@ -14,7 +14,10 @@ from typing import Any, ClassVar
 
 from statetrack.config import Config, frozen_defaults
 
-__all__ = ["RunDescription", "same_but_for"]
+__all__ = ["DIGITS", "RunDescription", "same_but_for"]
+
+DIGITS = 16
+"""Of a fingerprint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class RunDescription(Config):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits of a sha256: the name of the run's folder."""
-        return hashlib.sha256(same_but_for(self).encode()).hexdigest()[:16]
+        return hashlib.sha256(same_but_for(self).encode()).hexdigest()[:DIGITS]
 
     @abstractmethod
     def build(self) -> Any:
@@ -42,8 +45,16 @@ class RunDescription(Config):
 
     @property
     def start(self) -> str | None:
-        """The digest of the weights it starts from; None where they are drawn."""
+        """The digest of the weights it starts from, or `parent`; None where they are drawn."""
         return None
+
+    @property
+    def parent(self) -> str | None:
+        """The fingerprint of the run whose final weights it starts from; None where there is none.
+
+        So a run is known before its parent is trained.
+        """
+        return self.start if self.start is not None and len(self.start) == DIGITS else None
 
     @property
     def window(self) -> int | None:

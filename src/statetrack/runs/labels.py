@@ -15,7 +15,8 @@ def label(config: Any) -> str:
     >>> label(RunConfig(task="parity", model=model, steps=1, batch=1))
     'parity DeltaNet [-1, 1]'
     """
-    begun = "" if config.start is None else f", from weights {config.start[:8]}"
+    given = config.start is not None and config.parent is None
+    begun = f", from weights {config.start[:8]}" if given else ""
     return f"{config.subject} {model_label(config)}{begun}"
 
 
@@ -23,7 +24,8 @@ def model_label(config: Any, *, with_range: bool = True) -> str:
     """The layers, each with its eigenvalue range and number of Householder factors if it has them.
 
     However often they repeat, they are said once. `stretched` is one with a `beta_stretch`,
-    `learnt` one with `learn_range`.
+    `learnt` one with `learn_range`. A model that goes on from another run is told by what it does
+    then: `then windows`, or `then more`.
 
     >>> from statetrack.models import BackboneConfig, TaggerConfig
     >>> from statetrack.training import RunConfig
@@ -35,13 +37,20 @@ def model_label(config: Any, *, with_range: bool = True) -> str:
     names = [_mixer_label(mixer, with_range) for mixer in config.model.backbone.mixers]
     period = next(n for n in range(1, len(names) + 1) if names == names[:n] * (len(names) // n))
     counted = [(name, len(list(same))) for name, same in itertools.groupby(names[:period])]
-    return " + ".join(name if count == 1 else f"{name} x{count}" for name, count in counted)
+    layers = " + ".join(name if count == 1 else f"{name} x{count}" for name, count in counted)
+    return f"{layers}{_then(config)}"
 
 
 def eigen_range(config: Any) -> tuple[float, float] | None:
     """The range that all layers with one share; None where there is no such."""
     found = {mixer.options.get("eigen_range") for mixer in config.model.backbone.mixers} - {None}
     return found.pop() if len(found) == 1 else None
+
+
+def _then(config: Any) -> str:
+    if config.parent is None:
+        return ""
+    return ", then more" if config.window is None else ", then windows"
 
 
 def _mixer_label(mixer: Any, with_range: bool) -> str:

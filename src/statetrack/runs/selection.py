@@ -20,8 +20,14 @@ CELL = ("seed", "data_seed", "optimizer.lr", "evaluation.every")
 
 
 def cell(config: RunDescription) -> str:
-    """The same for all runs of a cell: those that differ in seed, rate and how often one looked."""
-    return same_but_for(config, CELL)
+    """The same for all runs of a cell: those that differ in seed, rate and how often one looked.
+
+    Of a run that starts from another it tells that it does, not from which: that is one for each
+    seed.
+    """
+    if config.parent is None:
+        return same_but_for(config, CELL)
+    return f"then {same_but_for(config, (*CELL, 'start'))}"
 
 
 def best_rate(runs: Iterable[AnyRun], metric: str) -> tuple[float | None, list[AnyRun]]:

@@ -21,6 +21,7 @@ from statetrack.sweep.ray import Ray
 from statetrack.sweep.slurm import slurm
 from statetrack.sweep.tail import Tail
 from statetrack.training.stacked import MOST_RUNS, stacks
+from statetrack.training.start import awaited
 
 __all__ = ["LAUNCHERS", "Sweep", "run_many"]
 
@@ -61,7 +62,9 @@ def run_many(
 
     Finished runs are skipped and interrupted ones resumed. A run that fails, or whose process
     dies, keeps its traceback in error.txt and stops no other. Equal configs are trained once. A run
-    that another process trains is waited for.
+    that another process trains is waited for. Runs that start from others (`RunConfig.start`) train
+    after those, and fail with them; one whose parent is neither here nor finished in `root` is
+    refused.
 
     On a GPU, runs that differ only in seeds, rates and clipping train together, as in
     `run_together`; on the CPU each trains alone. `workers` processes work at a time, each with its
@@ -82,17 +85,18 @@ def run_many(
     watch = watch or Silent()
     todo = list({config.fingerprint: config for config in configs}.values())
     pending = [config for config in todo if not Run(root / config.fingerprint).finished]
-    groups = stacks(pending, most=1 if device == "cpu" else MOST_RUNS)
+    most = 1 if device == "cpu" else MOST_RUNS
+    generations = [stacks(configs, most) for configs in _generations(pending, root)]
     workers = _checked(workers, launcher, device)
     watch.begin(todo, root, finished=len(todo) - len(pending))
-    if groups:
-        at_once = workers if workers is None else min(workers, len(groups))
+    if generations:
+        at_once = workers if workers is None else min(workers, max(map(len, generations)))
         absolute = root.resolve()  # the workers may start in another folder
         if at_once == 0:
             launcher, at_once = Here(watch), 1
         elif isinstance(launcher, str):
             launcher = LAUNCHERS[launcher](absolute, at_once, device)
-        _train(groups, absolute, launcher, at_once, device, watch)
+        _train(generations, absolute, launcher, at_once, device, watch)
     return Sweep([Run(root / config.fingerprint) for config in configs])
 
 
@@ -110,19 +114,41 @@ def _checked(workers: int | None, launcher: str | Launcher, device: str) -> int 
     return workers
 
 
+def _generations(pending: Sequence[Any], root: Path) -> list[list[Any]]:
+    """First the runs that can begin at once, then those that start from them, and so on."""
+    waiting = {config.fingerprint: config for config in pending}
+    parents = {name: awaited(root / name, config) for name, config in waiting.items()}
+    for name, parent in parents.items():
+        if parent is not None and parent not in waiting:
+            raise ValueError(
+                f"run {name} starts from run {parent}, which has not finished in {root}: train it "
+                "there first, or in the same sweep"
+            )
+    found = []
+    while waiting:
+        ready = [config for name, config in waiting.items() if parents[name] not in waiting]
+        found.append(ready)
+        for config in ready:
+            del waiting[config.fingerprint]
+    return found
+
+
 def _train(
-    groups: Sequence[list[Any]],
+    generations: Sequence[Sequence[list[Any]]],
     root: Path,
     launcher: Launcher,
     workers: int | None,
     device: str,
     watch: Watch,
 ) -> None:
-    waiting = [_Attempts(group, root) for group in groups]
+    later = [[_Attempts(group, root) for group in groups] for groups in generations]
+    waiting: list[_Attempts] = []
     running: dict[Any, _Attempts] = {}
     told = time.monotonic()
     try:
-        while waiting or running:
+        while waiting or running or later:
+            if not waiting and not running:
+                waiting = later.pop(0)
             room = len(waiting) if workers is None else workers - len(running)
             batch, waiting = _begin(waiting, room, watch)
             if batch:

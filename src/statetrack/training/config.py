@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ import torch
 from statetrack import tasks
 from statetrack.config import Bounds, Config, coerced
 from statetrack.models import Tagger, TaggerConfig
-from statetrack.runs.identity import RunDescription
+from statetrack.runs.identity import DIGITS, RunDescription
 from statetrack.tasks import Task
 
 __all__ = ["EvaluationConfig", "OptimizerConfig", "RunConfig", "ScheduleConfig"]
@@ -23,6 +24,7 @@ NotNegative = Annotated[float, Bounds(least=0.0)]
 Share = Annotated[float, Bounds(least=0.0, most=1.0)]
 Seed = Annotated[int, Bounds(least=0, most=2**63 - 1)]
 Beta = Annotated[float, Bounds(least=0.0, below=1.0)]
+STARTS = re.compile(rf"[0-9a-f]{{{DIGITS}}}|[0-9a-f]{{64}}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +151,8 @@ class RunConfig(RunDescription):
         log_every: steps between two rows of training loss and accuracy.
         checkpoint_every: steps between two checkpoints; `None` for none.
         stop_at: end as soon as the validation score (see `evaluation.score`) reaches this.
-        start: the digest of the weights it starts from, which `run` fills in; None draws them.
+        start: the fingerprint of the run whose final weights it starts from, which lies in the
+            same folder; or the digest of given weights, which `run` fills in. None draws them.
     """
 
     IDLE = frozenset({"log_every", "checkpoint_every"})
@@ -181,6 +184,11 @@ class RunConfig(RunDescription):
                 raise ValueError(
                     f"{name}={every!r} must be a multiple of log_every={self.log_every}"
                 )
+        if self.start is not None and not STARTS.fullmatch(self.start):
+            raise ValueError(
+                f"start={self.start!r} must be the fingerprint of a run ({DIGITS} hexadecimal "
+                "digits) or the digest of weights (64 of them)"
+            )
         self._fit_task()
 
     def _fit_task(self) -> None:

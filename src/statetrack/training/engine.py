@@ -36,8 +36,8 @@ class Engine:
 
     On a CPU one tagger trains eagerly; several, and every one on a GPU, train stacked if they can.
     One that reads windows trains alone.
-    Runs of another kind have one executor. `starts` has the weights of each run whose config starts
-    from given ones (`RunConfig.start`).
+    Runs of another kind have one executor. `starts` has the weights of each run whose config does
+    not draw them (`RunConfig.start`).
     """
 
     def __init__(
@@ -81,6 +81,11 @@ class Engine:
         """Puts given weights in place of the drawn ones, which is a state at step 0."""
         config = self.configs[run]
         if weights is None:
+            if config.parent is not None:
+                raise ValueError(
+                    f"the config starts from run {config.parent}: train it with `run`, in the "
+                    "folder that has that one"
+                )
             if config.start is not None:
                 raise ValueError("the config starts from given weights; give them as well")
             return

@@ -26,7 +26,7 @@ from statetrack.runs.writer import Follower, Writer, claim
 from statetrack.training.engine import Engine, NonFiniteLoss
 from statetrack.training.executor import Executor
 from statetrack.training.stacked import Stacked, can_stack
-from statetrack.training.start import start_in, started
+from statetrack.training.start import Weights, start_in, started, weights_digest
 
 __all__ = ["run", "run_together"]
 
@@ -55,7 +55,8 @@ def run(
     call this.
 
     `start` are weights to start from, as `model.state_dict()` has them, of a tagger. They are kept
-    in the folder, and `config.start` says which they are, so it is another run.
+    in the folder, and `config.start` says which they are, so it is another run. Where it is the
+    fingerprint of a run instead, that run must have finished in `root`.
     """
     config = started(config, start)
     (done,), (error,) = _run([config], root, None, torch.device(device), mirrors, watcher, start)
@@ -121,7 +122,7 @@ def _run(
                 if older is not None:
                     queue[:0] = _common_starts(older)
                     continue
-                _train(engine, begun, device, mirrors, watcher)
+                _train(engine, begun, weights, device, mirrors, watcher)
                 for (folder, _, _), error in zip(begun, engine.failed, strict=True):
                     if error is not None:
                         errors[folder] = error
@@ -211,6 +212,7 @@ def _restore(engine: Engine, begun: Sequence[Begun], device: torch.device) -> li
 def _train(
     engine: Engine,
     begun: Sequence[Begun],
+    starts: Mapping[Path, Weights | None],
     device: torch.device,
     mirrors: Sequence[Sink],
     watcher: Watcher | None,
@@ -226,7 +228,13 @@ def _train(
         writers = [
             files.enter_context(
                 contextlib.closing(
-                    Writer(folder, info, start, mirrors=mirrors, beside=config.LARGE)
+                    Writer(
+                        folder,
+                        info | _origin(starts[folder]),
+                        start,
+                        mirrors=mirrors,
+                        beside=config.LARGE,
+                    )
                     if ranks.is_first()
                     else Follower(folder)
                 )
@@ -253,6 +261,11 @@ def _train(
                     writers[index].keep(*engine.state(index))
             if stop:
                 raise KeyboardInterrupt
+
+
+def _origin(weights: Weights | None) -> dict[str, str]:
+    """What run.json says of weights that were not drawn."""
+    return {} if weights is None else {"start": weights_digest(weights)}
 
 
 def _is_due(config: Any, step: int) -> bool:
