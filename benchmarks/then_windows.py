@@ -14,52 +14,41 @@ and one that was interrupted goes on.
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from statetrack import experiments
+from statetrack.experiments.applied import THEN_WINDOWS, TIMES, Windows, in_windows
 from statetrack.experiments.chomsky import POSITIVE, SIGNED
 from statetrack.runs import Run
 from statetrack.runs.labels import model_label
-from statetrack.sweep import Progress
-from statetrack.training import EvaluationConfig, RunConfig, run
-from statetrack.training.start import started
+from statetrack.sweep import Progress, run_many
+from statetrack.training import EvaluationConfig, RunConfig
 
 CASES = ((SIGNED, True), (SIGNED, False), (POSITIVE, True))
 """Range, and whether it goes on in windows."""
-TIMES, FAR = 16, 64
+FAR = 64
 SEQUENCES = 64
-
-
-class Recipe(NamedTuple):
-    """The model, tokens of a window, steps and rate in windows, and what the first part has."""
-
-    experiment: str
-    model: str
-    window: int
-    more: int
-    rate: float
-    first: dict[str, Any]
-
-
-SMALL = {"steps": 3200, "batch": 64, "precision": "fp32"}
-RECIPES = {
-    "cube": Recipe("puzzles", "DeltaProduct n=6", 32, 2400, 1e-3, SMALL),
-    "repl_1_silent": Recipe("repl", "DeltaNet", 320, 5000, 3e-4, {}),
-    "boxes": Recipe("boxes", "DeltaNet", 256, 5000, 3e-4, {}),
-    "mod_arithmetic": Recipe("chomsky", "DeltaNet", 40, 20_000, 3e-4, {"steps": 30_000}),
+FIRST: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "cube": ("puzzles", "DeltaProduct n=6", {"steps": 3200, "batch": 64, "precision": "fp32"}),
+    "repl_1_silent": ("repl", "DeltaNet", {}),
+    "boxes": ("boxes", "DeltaNet", {}),
+    "mod_arithmetic": ("chomsky", "DeltaNet", {"steps": 30_000}),
 }
+"""Task -> the experiment that has it, the model, and in what the first part differs from it."""
+THEN = {task: windows for task, (_, windows) in THEN_WINDOWS.items()}
+THEN["mod_arithmetic"] = Windows(40, 20_000, 3e-4)
 
 
 def first_of(task: str, between: tuple[float, float], seed: int) -> RunConfig:
-    recipe = RECIPES[task]
-    name = f"{recipe.model} [{between[0]:g}, 1]"
-    planned = experiments.get(recipe.experiment).runs("quick", "iclr")
+    experiment, model, changes = FIRST[task]
+    name = f"{model} [{between[0]:g}, 1]"
+    planned = experiments.get(experiment).runs("quick", "iclr")
     quick = next(c for c in planned if (c.learns.name, model_label(c)) == (task, name))
-    steps = recipe.first.get("steps", quick.steps)
+    steps = changes.get("steps", quick.steps)
     shortest, longest = quick.train_lengths
     judged = EvaluationConfig(
         every=steps,
@@ -68,23 +57,19 @@ def first_of(task: str, between: tuple[float, float], seed: int) -> RunConfig:
         test_lengths=(FAR * longest if quick.learns.dense else shortest, FAR * longest),
     )
     own: dict[str, Any] = {"seed": seed, "data_seed": seed, "evaluation": judged}
-    return dataclasses.replace(quick, log_every=100, checkpoint_every=500, **own, **recipe.first)
+    return dataclasses.replace(quick, log_every=100, checkpoint_every=500, **own, **changes)
 
 
-def second_of(first: RunConfig, in_windows: bool) -> RunConfig:
+def second_of(first: RunConfig, windowed: bool) -> RunConfig:
     """The same model on other sequences than it has seen."""
-    recipe = RECIPES[first.learns.name]
-    shortest, longest = first.train_lengths
-    longer: dict[str, Any] = {}
-    if in_windows:
-        longer = {"lengths": (shortest, TIMES * longest), "window": recipe.window}
+    then = THEN[first.learns.name]
+    whole: dict[str, Any] = {} if windowed else {"lengths": first.lengths, "window": None}
     return dataclasses.replace(
-        first,
-        steps=recipe.more,
-        data_seed=first.seed + 100,
-        optimizer=dataclasses.replace(first.optimizer, lr=recipe.rate),
-        evaluation=dataclasses.replace(first.evaluation, every=recipe.more),
-        **longer,
+        in_windows(first, then, then.steps),
+        evaluation=dataclasses.replace(first.evaluation, every=then.steps),
+        log_every=first.log_every,
+        checkpoint_every=first.checkpoint_every,
+        **whole,
     )
 
 
@@ -100,7 +85,7 @@ def right_by_tokens(done: Run, edges: list[int]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="cube", choices=list(RECIPES))
+    parser.add_argument("--task", default="cube", choices=list(FIRST))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
     parser.add_argument("--out", type=Path, default=Path("build/then_windows"))
@@ -113,26 +98,25 @@ def main() -> None:
     print(f"| range | then | seed | loss | {TIMES} times, scaled | {said} |", flush=True)
 
     def report(between: tuple[float, float], then: str, seed: int, done: Run) -> None:
+        if not done.finished:
+            sys.exit(f"{done.folder} has failed: {done.error}")
         losses = [r.value for r in done.records if (r.split, r.metric) == ("train", "loss")]
         cells = " | ".join(f"{share:.3f}" for share in right_by_tokens(done, edges))
         scaled = done.last("scaled_accuracy", "validation")
         name = f"[{between[0]:g}, 1] | {then} | {seed}"
         print(f"| {name} | {losses[-1]:.4f} | {scaled:.3f} | {cells} |", flush=True)
 
-    def trained_on(config: RunConfig, start: dict[str, Tensor] | None = None) -> Run:
-        config = started(config, start)
-        with Progress() as progress:
-            progress.begin([config], chosen.out)
-            device = chosen.device
-            return run(config, chosen.out, device=device, watcher=progress, start=start)
-
     for seed in chosen.seeds:
         for between in dict.fromkeys(CASES[case][0] for case in chosen.cases):
-            first = trained_on(first_of(chosen.task, between, seed))
-            report(between, "", seed, first)
-            for _, in_windows in (CASES[c] for c in chosen.cases if CASES[c][0] == between):
-                second = trained_on(second_of(first.config, in_windows), first.weights())
-                report(between, "windows" if in_windows else "whole", seed, second)
+            first = first_of(chosen.task, between, seed)
+            runs = {"": first}
+            for _, windowed in (CASES[c] for c in chosen.cases if CASES[c][0] == between):
+                runs["windows" if windowed else "whole"] = second_of(first, windowed)
+            configs, device = list(runs.values()), chosen.device
+            with Progress() as progress:
+                sweep = run_many(configs, chosen.out, workers=0, device=device, watch=progress)
+            for then, done in zip(runs, sweep.runs, strict=True):
+                report(between, then, seed, done)
 
 
 if __name__ == "__main__":
