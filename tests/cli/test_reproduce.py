@@ -37,6 +37,22 @@ def test_reproduce_ends_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_what_goes_on_comes_with_its_first_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "puzzles", "--only", "cube DeltaProduct n=6 [-1, 1], then windows"]
+    assert main([*words, "--dry-run"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "cube DeltaProduct n=6 [-1, 1], lr" in first and "(others start from it)" in first
+    assert "then windows, lr" in second and "(others" not in second
+    assert main([*words, "--out", str(tmp_path), "--workers", "0", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("DeltaProduct n=6 [-1, 1]") == 2 and out.count("then windows") == 1
+    assert {run.name for run in find_runs(tmp_path)} == {first.split()[0], second.split()[0]}
+    assert main(["reproduce", "puzzles", "--dry-run", "--only", "n=6 [-1, 1], lr"]) == 0
+    assert capsys.readouterr().out.splitlines() == [first.removesuffix(" (others start from it)")]
+
+
 def test_without_a_name_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -47,7 +47,7 @@ def test_ranges_differ_in_nothing_else() -> None:
 
 def test_every_task_and_model_once() -> None:
     found = [
-        (config.learns.name, config.model.to_json(), config.seed)
+        (config.learns.name, config.model.to_json(), config.seed, config.window)
         for experiment in APPLIED
         for config in experiment.runs("quick", "iclr")
     ]
@@ -56,6 +56,43 @@ def test_every_task_and_model_once() -> None:
     assert len(found) == sum(len(RECIPES[t].seeds) * count for t, count in cells.items())
     smoke = {c.learns.name for e in APPLIED for c in e.runs("smoke", "iclr")}
     assert smoke == set(RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "window", "steps", "rate"),
+    [
+        ("repl_1_silent", "DeltaNet", 320, 5000, 3e-4),
+        ("boxes", "DeltaNet", 256, 5000, 3e-4),
+        ("cube", "DeltaProduct6", 32, 2400, 1e-3),
+    ],
+)
+def test_a_few_go_on_in_windows(task: str, name: str, window: int, steps: int, rate: float) -> None:
+    (experiment,) = (e for e in APPLIED if task in {c.learns.name for c in e.runs("smoke", "iclr")})
+    for scale, more in (("quick", 1), ("paper", 2)):
+        planned = {c.fingerprint: c for c in experiment.runs(scale, "iclr")}
+        for between in (POSITIVE, SIGNED):
+            runs = cell(scale, task, f"{name}ThenWindows", between)
+            assert [run.seed for run in runs] == [0, 1, 2, 3, 4]
+            for run in runs:
+                assert planned[run.fingerprint] == run and run.parent is not None
+                first = planned[run.parent]
+                assert (first.window, first.parent, first.seed) == (None, None, run.seed)
+                assert first.optimizer.lr == RECIPES[task].rate and first.model == run.model
+                assert (run.window, run.steps, run.optimizer.lr) == (window, more * steps, rate)
+                low, high = first.train_lengths
+                assert run.train_lengths == (low, 16 * high)
+                judged, before = run.evaluation, first.evaluation
+                assert (judged.lengths, judged.test_lengths) == (
+                    before.lengths,
+                    before.test_lengths,
+                )
+                assert run.data_seed == run.seed + 100
+
+
+def test_the_smoke_scale_goes_on_too() -> None:
+    found = [c for e in APPLIED for c in e.runs("smoke", "iclr") if c.parent is not None]
+    assert {c.learns.name for c in found} == {"boxes", "cube"}
+    assert {c.steps for c in found} == {4}
 
 
 def test_attention_is_evaluated_on_few_sequences_at_a_time() -> None:

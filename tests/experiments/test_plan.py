@@ -17,3 +17,16 @@ def test_the_command_makes_the_folder() -> None:
     plan = experiments.get("z60").plan("paper", "iclr")
     words = "statetrack reproduce z60 --scale paper --version iclr --only 'Mamba [0, 1]' --out o"
     assert plan.command("o", "Mamba [0, 1]") == words
+
+
+def test_what_is_chosen_comes_with_what_it_starts_from() -> None:
+    plan = experiments.get("boxes").plan("smoke", "iclr")
+    first, second = next(
+        (first, second)
+        for first in plan.configs
+        for second in plan.configs
+        if second.parent == first.fingerprint
+    )
+    assert plan.with_parents([second]) == plan.with_parents([second, first]) == [first, second]
+    assert plan.with_parents([first]) == [first]
+    assert plan.with_parents(plan.configs) == list(plan.configs)

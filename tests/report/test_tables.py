@@ -1,5 +1,6 @@
 """The numbers of the report against records whose statistics are known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -261,3 +262,21 @@ def _brackets() -> object:
 
     task = tasks.get("mod_arithmetic_brackets")
     return paper_config("DeltaNet", vocab_size=task.vocab_size, num_classes=task.num_classes)
+
+
+def test_what_goes_on_is_a_row_of_its_own_with_the_columns_of_its_first_part(
+    tmp_path: Path,
+) -> None:
+    rows = [Record(2, "validation", "scaled_accuracy", 0.5)]
+    rows += [Record(2, "test", "accuracy", 1.0, length, count=4) for length in range(1, 65)]
+    firsts = [puzzle_config(seed) for seed in (0, 1)]
+    longer = {"lengths": (1, 32), "window": 8}
+    seconds = [replace(first, start=first.fingerprint, **longer) for first in firsts]
+    runs = [write_run(tmp_path, config, rows) for config in (*seconds, *firsts)]
+    first, second = group_runs(runs)
+    assert (first.label, second.label) == ("DeltaNet [-1, 1]", "DeltaNet [-1, 1], then windows")
+    assert [len(group.chosen) for group in (first, second)] == [2, 2]
+    assert places(first).keys() == places(second).keys() and len(places(first)) > 1
+    assert by_length(first).model != by_length(second).model and second.variant == ""
+    (alone,) = group_runs(runs[:2])
+    assert alone.label == second.label

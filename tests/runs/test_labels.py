@@ -1,5 +1,6 @@
 """Runs in a few words: hybrids, factors, ranges."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,3 +45,14 @@ def test_the_range_that_all_layers_share() -> None:
     assert eigen_range(config("DeltaNet", "Attention")) == (-1.0, 1.0)
     assert eigen_range(config("DeltaNet", ("GLA", POSITIVE))) is None
     assert eigen_range(config("LSTM")) is None
+
+
+def test_what_goes_on_says_how() -> None:
+    first = config(*["DeltaNet", "DeltaNet", "Attention"])
+    said = "DeltaNet [-1, 1] x2 + Attention"
+    more = replace(first, start=first.fingerprint)
+    assert label(more) == f"parity {said}, then more"
+    assert model_label(more, with_range=False) == "DeltaNet x2 + Attention, then more"
+    assert model_label(replace(more, window=8)) == f"{said}, then windows"
+    given = replace(first, start="0" * 64, window=8)
+    assert model_label(given) == said and label(given) == f"parity {said}, from weights 00000000"

@@ -1,9 +1,11 @@
 """The paper's rule: the rate with the greatest median over seeds, and of it the best seed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from statetrack.runs import Run
 from statetrack.runs.selection import best_rate, best_run, values_of
+from statetrack.runs.selection import cell as cell_of
 from tests.report.folders import parity, scores, write_run
 
 METRIC = "scaled_accuracy"
@@ -41,3 +43,13 @@ def test_only_finished_runs_with_a_value_count(tmp_path: Path) -> None:
     (done,) = cell(tmp_path, {1e-3: [0.2]})
     assert best_rate([going, without, done], METRIC) == (1e-3, [done])
     assert values_of([going, without, done], METRIC) == [1.0, 0.2]
+
+
+def test_a_cell_knows_that_runs_go_on_and_not_from_which() -> None:
+    firsts = [parity(seed, lr) for seed in (0, 1) for lr in (1e-3, 1e-2)]
+    more = [replace(first, start=first.fingerprint) for first in firsts]
+    assert len({cell_of(config) for config in firsts}) == 1
+    assert len({cell_of(config) for config in more}) == 1
+    assert cell_of(firsts[0]) != cell_of(more[0]) != cell_of(replace(more[0], window=8))
+    given = [replace(firsts[0], start=digit * 64) for digit in "01"]
+    assert len({cell_of(config) for config in given}) == 2

@@ -1,5 +1,6 @@
 """Many runs: none stops another, none is trained twice, none is taken from another sweep."""
 
+import shutil
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from statetrack.runs.files import exclusive
 from statetrack.sweep import many, run_many
 from statetrack.sweep.launcher import train_group
 from statetrack.training import Engine, RunConfig, run
-from tests.sweep.cases import LONG, SHORT, Heard
+from tests.sweep.cases import LONG, SHORT, Heard, outcome
 from tests.training import tiny
 
 CONFIGS = [tiny.config(seed=seed) for seed in range(3)]
@@ -205,6 +206,70 @@ def test_a_failure_is_final_and_an_old_one_forgotten(tmp_path: Path) -> None:
     failing = Pretend(lambda config, root: (folder / "error.txt").write_text("of today") and None)
     assert run_many([SHORT], tmp_path, launcher=failing).runs[0].error == "of today"
     assert failing.sizes == [[1]]
+
+
+def after(parent: RunConfig, **changes: Any) -> RunConfig:
+    return tiny.config(start=parent.fingerprint, data_seed=1, **changes)
+
+
+def by_generations(parents: Sequence[RunConfig]) -> list[RunConfig]:
+    """Grandchildren first."""
+    children = [after(config) for config in parents]
+    return [*(after(config) for config in children), *children, *parents]
+
+
+def test_runs_train_after_those_they_start_from(tmp_path: Path) -> None:
+    configs = by_generations([SHORT, tiny.config(seed=2)])
+    cluster = Pretend(lambda config, root: train_group([config], str(root), "cpu"))
+    heard = Heard()
+    sweep = run_many([*configs, configs[0]], tmp_path, launcher=cluster, watch=heard)
+    assert not sweep.failed and len(sweep.runs) == 7
+    assert cluster.sizes == [[1, 1], [1, 1], [1, 1]] and cluster.closed == 1
+    assert heard.begun == [(6, 0)] and len(heard.over) == 6
+    again = tmp_path / "again"
+    run_many(configs[2:], again, workers=0)
+    run_many(configs, again, workers=0)  # what they start from has finished there
+    assert outcome(again / configs[0].fingerprint) == outcome(sweep.runs[0].folder)
+
+
+def test_in_processes_too(tmp_path: Path) -> None:
+    assert not run_many(by_generations([SHORT]), tmp_path, workers=2).failed
+
+
+def test_without_its_parent_a_run_is_refused_before_anything_trains(tmp_path: Path) -> None:
+    heard = Heard()
+    told = f"{after(LONG).fingerprint} starts from run {LONG.fingerprint}, which has not finished"
+    with pytest.raises(ValueError, match=told) as refused:
+        run_many([SHORT, after(LONG)], tmp_path, workers=0, watch=heard)
+    assert "\n" not in str(refused.value) and not heard.begun and not find_runs(tmp_path)
+    run(SHORT, tmp_path)
+    child = run(after(SHORT), tmp_path)
+    (child.folder / "DONE").unlink()  # interrupted: it has the weights
+    shutil.rmtree(tmp_path / SHORT.fingerprint)
+    assert not run_many([child.config], tmp_path, workers=0).failed
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_children_fail_with_their_parent_and_stop_no_other(device: str, tmp_path: Path) -> None:
+    bad, good = tiny.config(seed=1), tiny.config(seed=2)
+
+    def work(config: RunConfig, root: Path) -> None:
+        if config == bad:
+            (root / config.fingerprint / "error.txt").write_text("ValueError: on purpose\n")
+        else:
+            train_group([config], str(root), "cpu")
+
+    heard = Heard()
+    configs = by_generations([bad, good])
+    sweep = run_many(configs, tmp_path, launcher=Pretend(work), device=device, watch=heard)
+    assert [one.finished for one in sweep.runs] == [False, True] * 3
+    grandchild, child, _ = sweep.failed
+    assert f"starts from run {bad.fingerprint}" in (child.error or "")
+    assert "failed: ValueError: on purpose; train that one first" in (child.error or "")
+    assert f"starts from run {child.name}" in (grandchild.error or "")
+    assert (grandchild.config.parent, child.config.parent) == (child.name, bad.fingerprint)
+    assert heard.begun == [(6, 0)] and sum(heard.over.values()) == 3
+    assert not run_many(configs, tmp_path, workers=0).failed  # forgotten, and all trained
 
 
 def test_jobs_are_cancelled_when_the_caller_stops(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Runs that start from given weights: the same numbers, another run, killed and resumed."""
+"""Runs that start from given weights or from a run: the same numbers, killed and resumed."""
 
 import dataclasses
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from statetrack import tasks
 from statetrack.automata import Machine
 from statetrack.compiler import compile
+from statetrack.runs.folder import START
 from statetrack.runs.labels import label
 from statetrack.training import (
     Engine,
@@ -90,6 +93,111 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         run(other, tmp_path, start=weights)
     with pytest.raises(ValueError, match="give them as well"):
         Engine([other])
+
+
+# -- from another run -----------------------------------------------------------------------------
+
+
+def after(first: RunConfig, **changes: object) -> RunConfig:
+    """Goes on from `first`, in windows."""
+    fields = {"start": first.fingerprint, "data_seed": 1} | changes
+    return dataclasses.replace(tiny.in_windows(seed=first.seed), **fields)
+
+
+def test_it_is_known_before_its_parent_is_trained() -> None:
+    first, other = tiny.config(), tiny.config(seed=1)
+    child = after(first)
+    assert child.parent == first.fingerprint and first.parent is None
+    assert len({child.fingerprint, after(other).fingerprint, after(child).fingerprint}) == 3
+    assert RunConfig.from_dict(child.to_dict()) == child
+    given = dataclasses.replace(first, start="0123456789abcdef" * 4)
+    assert given.parent is None
+    for garbage in (
+        "",
+        "0" * 15,
+        "0" * 63,
+        "0" * 17,
+        "G" * 16,
+        f"{first.fingerprint}\n",
+        "ABCDEF01" * 2,
+    ):
+        with pytest.raises(ValueError, match="must be the fingerprint of a run"):
+            dataclasses.replace(first, start=garbage)
+
+
+def test_it_starts_from_what_its_parent_ended_with(tmp_path: Path) -> None:
+    first = run(tiny.config(), tmp_path)
+    child = run(after(first.config), tmp_path)
+    given = run(dataclasses.replace(child.config, start=None), tmp_path, start=first.weights())
+    assert child.folder != given.folder and child.records == given.records
+    for name, value in child.weights().items():
+        assert torch.equal(value, given.weights()[name])
+    digest = weights_digest(first.weights())
+    assert child.info["start"] == given.info["start"] == given.config.start == digest
+    assert "start" not in first.info
+
+
+def test_killed_it_goes_on_without_its_parent(tmp_path: Path) -> None:
+    first = run(tiny.config(), tmp_path / "whole")
+    whole = run(after(first.config, checkpoint_every=4), tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    for rows in (1, 3):  # before the first checkpoint and after it
+        root, seen = tmp_path / f"killed {rows}", []
+        shutil.copytree(first.folder, root / first.name)
+
+        def watcher(
+            config: RunConfig, new: list[object], rows: int = rows, seen: list[object] = seen
+        ) -> None:
+            seen += [1] if new else []
+            if len(seen) == rows:
+                raise Killed
+
+        with pytest.raises(Killed):
+            run(whole.config, root, watcher=watcher)
+        shutil.rmtree(root / first.name)
+        again = run(whole.config, root)
+        assert again.records == whole.records and again.info["start"] == whole.info["start"]
+
+
+def test_a_parent_it_cannot_start_from_is_named(tmp_path: Path) -> None:
+    first = tiny.config()
+    folder = tmp_path / first.fingerprint
+    told = f"starts from run {first.fingerprint}, which in {folder} "
+    with pytest.raises(ValueError, match=re.escape(f"{told}is not there; train that one first")):
+        run(after(first), tmp_path)
+    folder.mkdir()
+    with pytest.raises(ValueError, match=re.escape(f"{told}has not finished; train that one")):
+        run(after(first), tmp_path)
+    (folder / "error.txt").write_text("Traceback\nValueError: on purpose\n")
+    with pytest.raises(ValueError, match=re.escape(f"{told}failed: ValueError: on purpose; train")):
+        run(after(first), tmp_path)
+    done = run(first, tmp_path)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="is damaged: .*model.safetensors.*; delete it and train"):
+        run(after(first), tmp_path)
+    assert done.finished and not (tmp_path / after(first).fingerprint / START).exists()
+
+
+def test_a_parent_of_another_model_is_refused(tmp_path: Path) -> None:
+    first = run(tiny.config(model=tiny.model(num_layers=2)), tmp_path)
+    with pytest.raises(ValueError, match="of another model: backbone"):
+        run(after(first.config), tmp_path)
+
+
+def test_either_a_parent_or_weights(tmp_path: Path) -> None:
+    child, weights = after(tiny.config()), drawn(tiny.config())
+    for start in (
+        lambda: run(child, tmp_path, start=weights),
+        lambda: [*train(child, start=weights)],
+    ):
+        with pytest.raises(ValueError, match="and weights are given as well"):
+            start()
+    with pytest.raises(ValueError, match="train it with `run`, in the folder that has that one"):
+        Engine([child])
+    Engine([child], starts=[weights])  # what `run` does
 
 
 def test_a_compiled_machine_learns_a_changed_one(tmp_path: Path) -> None:
