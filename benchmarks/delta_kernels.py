@@ -30,8 +30,16 @@ CHECKS = [  # micro-steps, tokens, K, V, gates
     (1, 200, 96, 160, "any"),
     (2, 130, 64, 64, "near one"),
     (3, 50, 64, 64, "any"),
+    (1, 200, 256, 160, "none"),
+    (1, 300, 256, 64, "near one"),
+    (2, 130, 192, 64, "any"),
 ]
-SHAPES = [(1, 65536), (2, 16384), (8, 4096)]
+SHAPES = [  # batch, tokens, heads, K, V
+    (1, 65536, 16, 128, 128),
+    (2, 16384, 16, 128, 128),
+    (8, 4096, 16, 128, 128),
+    (8, 4096, 6, 256, 512),  # Gated DeltaNet as its authors have it, at a width of 2048
+]
 
 
 def draw(b: int, t: int, n: int, h: int, key: int, value: int, gates: str) -> Inputs:
@@ -117,22 +125,22 @@ def main() -> None:
             args.out.write_text("\n".join(map(json.dumps, rows)) + "\n")
 
     choose = chunked._carry_values
-    for values in chunked.CARRY if args.only != "times" else ():
-        chunked._carry_values = lambda heads, value, values=values: values
-        for case in CHECKS:
+    for case in CHECKS if args.only != "times" else ():
+        for values in chunked._widths(case[2]):
+            chunked._carry_values = lambda heads, key, value, values=values: values
             found = errors(draw(1, case[1], case[0], 2, *case[2:]))
             right = all(x < (5e-5 if n == "state" else 1e-2) for n, x in found.items())
             keep({"kind": "check", "values": values, "case": case, "right": right} | found)
     chunked._carry_values = choose
-    for b, t in SHAPES if args.only != "checks" else ():
+    for b, t, h, key, value in SHAPES if args.only != "checks" else ():
         for gates in ("none", "near one", "any"):
-            inputs = draw(b, t, 1, 16, 128, 128, gates)
-            dy = torch.randn(b, t, 16, 128, device=DEVICE).bfloat16()
-            dstate = torch.zeros(b, 16, 128, 128, device=DEVICE)
+            inputs = draw(b, t, 1, h, key, value, gates)
+            dy = torch.randn(b, t, h, value, device=DEVICE).bfloat16()
+            dstate = torch.zeros(b, h, key, value, device=DEVICE)
             both = lambda i=inputs, y=dy, s=dstate: forward_and_backward(i, y, s)  # noqa: E731
             forward = lambda i=inputs: chunked.forward(i, False)  # noqa: E731
             both(), forward()
-            row = {"kind": "time", "work": f"B{b} T{t} H16 D128, gates: {gates}"}
+            row = {"kind": "time", "work": f"B{b} T{t} H{h} K{key} V{value}, gates: {gates}"}
             row |= {"forward": by_kernel(forward, 5), "forward+backward": by_kernel(both, 5)}
             row["graph"] = [graph_ms(forward, args.repeats), graph_ms(both, args.repeats)]
             keep(row)

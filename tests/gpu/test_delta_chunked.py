@@ -31,7 +31,9 @@ def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many values of a state a program takes along: the fewer, the fewer heads there are."""
     count: int = request.param
-    monkeypatch.setattr(chunked, "_carry_values", lambda heads, value: count)
+    monkeypatch.setattr(
+        chunked, "_carry_values", lambda heads, key, value: min(count, max(chunked._widths(key)))
+    )
     return count
 
 
@@ -99,6 +101,9 @@ def expect_match(inputs: dict[str, Tensor]) -> None:
         (2, 500, 128, 128),
         (3, 50, 64, 64),
         (4, 300, 128, 128),
+        (1, 200, 256, 160),
+        (2, 130, 192, 64),
+        (4, 70, 256, 64),
     ],
 )
 def test_equals_token_by_token_in_float64(
@@ -108,10 +113,15 @@ def test_equals_token_by_token_in_float64(
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-@pytest.mark.parametrize(("batch", "heads", "micro"), [(3, 16, 1), (3, 16, 2), (1, 32, 4)])
-def test_again_is_the_same_to_the_bit(batch: int, heads: int, micro: int, gated: bool) -> None:
+@pytest.mark.parametrize(
+    ("batch", "heads", "micro", "key"),
+    [(3, 16, 1, 128), (3, 16, 2, 128), (1, 32, 4, 128), (8, 6, 1, 256), (4, 6, 2, 256)],
+)
+def test_again_is_the_same_to_the_bit(
+    batch: int, heads: int, micro: int, key: int, gated: bool
+) -> None:
     """Programs wait for nobody's numbers: what differs from call to call is a race."""
-    inputs = draw(batch, 2048, micro, heads, 128, 128, gated=gated)
+    inputs = draw(batch, 2048, micro, heads, key, key, gated=gated)
     first = with_grads(inputs)
     for _ in range(3):
         again = with_grads(inputs)
@@ -125,6 +135,11 @@ def test_again_is_the_same_to_the_bit(batch: int, heads: int, micro: int, gated:
 )
 def test_few_long_sequences(batch: int, time: int, heads: int, micro: int, gated: bool) -> None:
     expect_match(draw(batch, time, micro, heads, 128, 128, gated=gated))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_few_long_sequences_with_long_keys(gated: bool) -> None:
+    expect_match(draw(1, 17_000, 1, 2, 256, 512, gated=gated))
 
 
 def test_spans_on_two_streams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +160,10 @@ def test_spans_on_two_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(torch.equal(a, b) for a, b in zip(got, whole, strict=True))
 
 
-@pytest.mark.parametrize("micro", [1, 2, 3])
-def test_mild_gates(micro: int, values: int) -> None:
+@pytest.mark.parametrize(("micro", "key"), [(1, 128), (2, 128), (3, 128), (1, 256)])
+def test_mild_gates(micro: int, key: int, values: int) -> None:
     """Factors of rows and columns in most chunks; in one a gate is 0, in one the product tiny."""
-    inputs = draw(2, 400, micro, 2, 128, 128, gated=True)
+    inputs = draw(2, 400, micro, 2, key, 128, gated=True)
     sign = inputs["decay"].sign() + (inputs["decay"] == 0)
     inputs["decay"] = sign * (1 - inputs["decay"].abs() / 3)
     inputs["decay"][:, 10:14] = torch.tensor([1.0, -1.0, 1.0, -1.0], device="cuda")[:, None]
@@ -175,7 +190,7 @@ def test_gates_and_strengths_may_be_wider() -> None:
 
 
 @pytest.mark.parametrize("keys", [1, 5])
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [64, 128, 256])
 def test_reflections_do_not_drift(size: int, keys: int, values: int) -> None:
     """β = 2, one key or five in random order; writes only in the first 16 of 8192 tokens."""
     time = 8192

@@ -65,6 +65,7 @@ def test_impossible_sizes_are_refused(sizes: dict, message: str) -> None:
         ("DeltaNet", "340M", 374.36),
         ("DeltaNet", "1.3B", 1365.68),
         ("GatedDeltaNet", "340M", 379.76),
+        ("GatedDeltaNet", "60M", 76.14),
         ("DeltaProduct", "340M", 425.09),
         ("GLA", "340M", 374.48),
         ("Mamba", "340M", 385.57),
@@ -77,6 +78,15 @@ def test_impossible_sizes_are_refused(sizes: dict, message: str) -> None:
 )
 def test_sizes_of_language_models(mixer: str, size: str, millions: float) -> None:
     assert parameters(lm_config(mixer, size)) == pytest.approx(1e6 * millions, rel=1e-4)
+
+
+@pytest.mark.parametrize(("size", "heads"), [("20M", 3), ("60M", 3), ("340M", 3), ("1.3B", 6)])
+def test_keys_of_gated_delta_net(size: str, heads: int) -> None:
+    """Three quarters of the width, in heads of 256 where these are three or more."""
+    config = lm_config("GatedDeltaNet", size)
+    options = config.backbone.mixers[0].options
+    assert options["num_heads"] == heads and options["value_dim"] == 2 * options["head_dim"]
+    assert heads * options["head_dim"] == config.backbone.d_model * 3 // 4
 
 
 def test_released_mamba_has_as_many_parameters() -> None:

@@ -82,8 +82,9 @@ def lm_config(
     million parameters with 32,000 tokens. Of 340M and 1.3B, DeltaNet, GLA, Mamba2 and the
     Transformer (`Attention`) are as in the flame recipes, and Mamba is as in its release (370M).
     Gated DeltaNet has keys of 3/4 d_model and values of twice that in 7/8 of the blocks, as in its
-    paper; DeltaProduct has heads of 128, as in its own. Blocks have pre-RMSNorm and a SwiGLU MLP;
-    Mamba and Mamba2 have no MLP. Layers of your own are built like DeltaNet.
+    paper, in heads of 256 where these are three or more, and else in three; DeltaProduct has heads
+    of 128, as in its own. Blocks have pre-RMSNorm and a SwiGLU MLP; Mamba and Mamba2 have no MLP.
+    Layers of your own are built like DeltaNet.
 
     >>> config = lm_config("DeltaNet", "340M", eigen_range=(-1.0, 1.0))
     >>> config.backbone.d_model, config.backbone.num_layers, config.backbone.mlp_dim
@@ -99,7 +100,12 @@ def lm_config(
     of_head |= {"GLA": 256, "CappedGLA": 256, "MLSTM": 256}
     options: dict[str, Any] = {"num_heads": d_model // of_head.get(name, 128)}
     if name == "GatedDeltaNet":
-        options = {"num_heads": d_model * 3 // 1024, "head_dim": 256, "value_dim": 512}
+        size_of_head = min(256, d_model // 4)  # three heads at least
+        options = {
+            "num_heads": d_model * 3 // 4 // size_of_head,
+            "head_dim": size_of_head,
+            "value_dim": 2 * size_of_head,
+        }
         blocks -= blocks // 8
     elif name == "Mamba":
         options = {"d_state": 16}

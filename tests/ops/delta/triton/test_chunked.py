@@ -23,17 +23,20 @@ if not INTERPRETED:
     def test_in_the_interpreter() -> None:
         expect_interpreted("slow", __file__)
 
+    @pytest.mark.parametrize("key", [128, 256])
     @pytest.mark.parametrize(
         "gated", mostly_slow([False, True], fast=[True]), ids=["plain", "gated"]
     )
-    def test_fits_on_hopper(gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """bfloat16, heads of 128: shared memory, and no more than a few spilled registers."""
+    def test_fits_on_hopper(
+        gated: bool, key: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """bfloat16, values of 128: shared memory, and no more than a few spilled registers."""
         import triton.language as tl
 
         from statetrack.ops.delta.triton import chunked
 
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-        like = torch.empty(1, 128, 1, 16, 128, dtype=torch.bfloat16)
+        like = torch.empty(1, 128, 1, 16, key, dtype=torch.bfloat16)
         common = chunked._constants(like, like, like, gated, torch.float32)
         assert common["COMPUTE"] == tl.float32 and common["ROWS"] == common["BQ"] == 64
         normal = {"SCALE": 1.0, "NORMALIZE": True}
@@ -49,13 +52,14 @@ if not INTERPRETED:
             assert shared <= SHARED_MEMORY and stack <= 1024, kernel
 
         types = f"*bf16 *bf16 *bf16 {gate} *fp32 *bf16 *bf16 *fp32 *bf16 {numbers}"
-        options = chunked.PREPARE_OPTIONS
+        options = chunked._prepare_options(key)
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
         forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16"
         forward_types = f"{forward_types} {numbers}"
         backward_types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
-        for values in (128, 64, 16) if gated else chunked.CARRY:
-            narrow, options = chunked.CARRY[values]
+        widths = chunked._widths(key)
+        for values in (128, 64, 16) if gated and key == 128 else widths:
+            narrow, options = widths[values]
             carry = {"V": 128, "BV": values, "NV": 128 // values, "PARTS": 2, "GATED": gated}
             forward, backward = chunked._forward_kernel, chunked._backward_kernel
             if narrow:
@@ -66,16 +70,16 @@ if not INTERPRETED:
                     kept = {"SAVE": save or apart, "OUT": not apart}
                     check(forward, forward_types, options, **kept, **carry)
             check(backward, backward_types, options, **carry)
-        values, options = chunked._gradient_tile(128)
+        values, options = chunked._gradient_tile(key, 128)
         types = f"*bf16 *bf16 {gate} *fp32 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16"
         left = "*bf16 *fp32" if gated else "- -"
         for mild in {False, gated}:
             constants = {"V": 128, "BV": values, "MILD": mild, "BY_KEY": gated, **normal}
             for micro in (1, 2):  # with two micro-steps a token there are half as many tokens
-                like = torch.empty(1, 128, micro, 16, 128, dtype=torch.bfloat16)
+                like = torch.empty(1, 128, micro, 16, key, dtype=torch.bfloat16)
                 constants |= chunked._constants(like[:, :, 0], like, like, gated, torch.float32)
                 check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
-        constants = {"V": 128, "GATED": gated, "BY_KEY": gated, **chunked._outputs_tile(128)}
+        constants = {"V": 128, "GATED": gated, "BY_KEY": gated, **chunked._outputs_tile(key, 128)}
         types = f"*bf16 *bf16 *fp32 *bf16 *bf16 *bf16 {numbers}"
         check(chunked._outputs_kernel, types, chunked.OUTPUTS_OPTIONS, **constants)
         if gated:
@@ -89,14 +93,15 @@ if not INTERPRETED:
 
         monkeypatch.setattr(chunked, "CARRY", dict.fromkeys((16, 32, 64, 128), (False, {})))
         values = chunked._carry_values
-        assert [values(heads, 128) for heads in (1, 16, 17, 32, 64, 67, 128, 4096)] == [
+        assert [values(heads, 64, 128) for heads in (1, 16, 17, 32, 64, 67, 128, 4096)] == [
             16, 16, 32, 32, 64, 128, 128, 128,
         ]  # fmt: skip
-        assert [values(16, value) for value in (1, 33, 64, 100, 200, 512)] == [
+        assert [values(16, 64, value) for value in (1, 33, 64, 100, 200, 512)] == [
             16, 16, 16, 16, 32, 64,
         ]  # fmt: skip
         monkeypatch.setattr(chunked, "CARRY", dict.fromkeys((64, 128), (False, {})))
-        assert [values(heads, 128) for heads in (1, 16, 66, 67)] == [64, 64, 64, 128]
+        assert [values(heads, 64, 128) for heads in (1, 16, 66, 67)] == [64, 64, 64, 128]
+        assert [values(heads, 256, 512) for heads in (1, 4, 5, 4096)] == [16, 16, 32, 32]
 
     def test_long_walks_of_narrow_states_are_cut_into_spans() -> None:
         from statetrack.ops.delta.triton import chunked
@@ -145,7 +150,7 @@ else:
         from statetrack.ops.delta.triton import chunked
 
         count: int = request.param
-        monkeypatch.setattr(chunked, "_carry_values", lambda heads, value: count)
+        monkeypatch.setattr(chunked, "_carry_values", lambda heads, key, value: count)
         monkeypatch.setattr(chunked, "CARRY", {16: (True, {}), 64: (False, {})})
         return count
 
@@ -214,6 +219,25 @@ else:
             "beta": 2 * torch.rand(1, 66, 1, generator=g, dtype=torch.float64),
             "decay": torch.tanh(draw(1, 66, 1)),
             "initial_state": draw(1, 1, 20, 70),
+        }
+        case = Case("delta_rule", lambda time, g: inputs, ("q",))
+        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.parametrize("width", mostly_slow([16, 32], fast=[16]))
+    def test_keys_longer_than_128(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Their states go along in other widths."""
+        from statetrack.ops.delta.triton import chunked
+
+        monkeypatch.setattr(chunked, "CARRY_LONG", {width: (True, {})})
+        g = torch.Generator().manual_seed(0)
+        draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+        inputs = {
+            "q": draw(1, 66, 1, 130),
+            "k": draw(1, 66, 1, 130),
+            "v": draw(1, 66, 1, 20),
+            "beta": 2 * torch.rand(1, 66, 1, generator=g, dtype=torch.float64),
+            "decay": torch.tanh(draw(1, 66, 1)),
+            "initial_state": draw(1, 1, 130, 20),
         }
         case = Case("delta_rule", lambda time, g: inputs, ("q",))
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)

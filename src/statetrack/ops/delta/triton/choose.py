@@ -2,7 +2,7 @@
 
 | q, k, v       | state   | gate | n       | K         | V         | T, n·T        | kernels      |
 |---------------|---------|------|---------|-----------|-----------|---------------|--------------|
-| bfloat16      | float32 | any  | up to 4 | 33 to 128 | 33 and up | n·T from 64   | chunked.py   |
+| bfloat16      | float32 | any  | up to 4 | 33 to 256 | 33 and up | n·T from 64   | chunked.py   |
 | bfloat16      | float32 | no   | 1       | 16, 32    | 16, 32    | T up to 256   | short.py     |
 | anything else |         |      |         |           |           |               | recurrent.py |
 
@@ -50,7 +50,7 @@ def runs_in_chunks(
 ) -> bool:
     """Whether it goes in chunks of 64 writes: where they were seen to be right and faster."""
     time, micro, key, value = k.shape[1], k.shape[2], k.shape[4], v.shape[4]
-    fits = micro <= 4 and 32 < key <= 128 and value > 32 and time * micro >= CHUNKED_FROM
+    fits = micro <= 4 and 32 < key <= 256 and value > 32 and time * micro >= CHUNKED_FROM
     narrow = q.dtype == k.dtype == v.dtype == torch.bfloat16
     return narrow and state_dtype == torch.float32 and fits
 

@@ -23,10 +23,11 @@ transposed, [V, K]: then the state, X, e, E and λ are always the left factor of
 stay in registers, and what comes from memory (K, Q, P, M⁻¹) is the right one.
 
 A program takes 128 values of a state along, or fewer where heads are few, so that there are enough
-programs (`CARRY`). There is a second form of the two kernels for that, `_narrow_forward_kernel`
-and `_narrow_backward_kernel`: the state lies as it is, [K, V], and is the right factor, in shared
-memory. High and low part of a number are two columns of it, and one product makes both. Forward, a
-long walk goes in spans (`_spans`), and chunks are prepared and y is made beside it.
+programs (`CARRY`); with keys longer than 128 it takes 32 at most (`CARRY_LONG`). There is a second
+form of the two kernels for that, `_narrow_forward_kernel` and `_narrow_backward_kernel`: the state
+lies as it is, [K, V], and is the right factor, in shared memory. High and low part of a number are
+two columns of it, and one product makes both. Forward, a long walk goes in spans (`_spans`), and
+chunks are prepared and y is made beside it.
 
 Gates of a chunk are mild if none is tiny and their product is not: then D_ij = g_i / g_j, factors
 of rows and columns that there are anyway, and the gradient of a gate is a sum divided by the gate.
@@ -60,7 +61,6 @@ __all__ = ["backward", "empty", "forward"]
 FLOOR_SQUARED = tl.constexpr(NORM_FLOOR**2)
 ROWS = 64  # of a chunk
 MULTIPROCESSORS = 132  # of an H200; a smaller chip takes more turns
-PREPARE_OPTIONS = {"num_warps": 4, "maxnreg": 128}  # four a multiprocessor; few are spilled
 GATE_OPTIONS = {"num_warps": 4}
 OUTPUTS_OPTIONS = {"num_warps": 4}
 SPAN = 128  # chunks, at least, that few long sequences are walked along at a time
@@ -72,6 +72,12 @@ CARRY: dict[int, tuple[bool, dict[str, int]]] = {
     128: (False, {"num_warps": 8, "num_stages": 2}),
 }
 """By the values a program takes along: whether in the narrow form, and the launch options."""
+SHORT_KEY = 128
+CARRY_LONG: dict[int, tuple[bool, dict[str, int]]] = {
+    16: (True, {"num_warps": 4, "num_stages": 2}),
+    32: (True, {"num_warps": 8, "num_stages": 2}),
+}
+"""The same for keys longer than `SHORT_KEY`: more values would not fit into the registers."""
 
 _LEAST_GATE = tl.constexpr(2.0**-40)  # but for zero
 _TINY_GATE = tl.constexpr(2.0**-7)  # no gradient is divided by a smaller one
@@ -962,8 +968,9 @@ def _gradients_kernel(
     left for `_gate_kernel`: those of D as sums along its rows and columns, and where gates are not
     mild as two matrices, one for reads and one for writes. These sums also add up to q·dq and k·dk.
 
-    Four warps and few numbers at a time, so that two programs share a multiprocessor: three loops
-    over the values, vectors loaded after each, and what is needed of the first later on is rounded.
+    Four warps (eight with long keys) and few numbers at a time, so that two programs share a
+    multiprocessor (one with long keys): three loops over the values, vectors loaded after each, and
+    what is needed of the first later on is rounded.
 
     Products of 64 rows go on while the program does. Triton (to 3.7.1) keeps one buffer for a tile
     that such a product and something else reads, and has the next tile copied into it, or zeros,
@@ -1284,14 +1291,19 @@ def _parts(element: torch.dtype) -> int:
     return 2 if element == torch.bfloat16 else 1
 
 
-def _carry_values(heads: int, value: int) -> int:
+def _widths(key: int) -> dict[int, tuple[bool, dict[str, int]]]:
+    """`CARRY` for keys of this size."""
+    return CARRY if key <= SHORT_KEY else CARRY_LONG
+
+
+def _carry_values(heads: int, key: int, value: int) -> int:
     """Values a program takes along, where so many heads in all have states of `value` values.
 
     A program goes through all chunks of its head. So where heads are few, the values of a state are
     cut, as far as `CARRY` goes, until there is about one program for each multiprocessor.
     """
-    fewest = min(CARRY)
-    values = min(max(CARRY), max(fewest, power_of_two(value)))
+    fewest, most = min(_widths(key)), max(_widths(key))
+    values = min(most, max(fewest, power_of_two(value)))
     while values > fewest and 2 * heads * triton.cdiv(value, values) <= MULTIPROCESSORS:
         values //= 2
     return values
@@ -1328,14 +1340,21 @@ def _apart(values: int, save: bool) -> bool:
     return save or values == min(CARRY)
 
 
-def _outputs_tile(value: int) -> dict[str, int]:
-    values = min(128, max(16, power_of_two(value)))
+def _prepare_options(key: int) -> dict[str, int]:
+    """So that four programs share a multiprocessor, two with long keys; few numbers are spilled."""
+    return {"num_warps": 4 if key <= SHORT_KEY else 8, "maxnreg": 128}
+
+
+def _outputs_tile(key: int, value: int) -> dict[str, int]:
+    most = 128 if key <= SHORT_KEY else 64  # a state's tile must leave room for a second program
+    values = min(most, max(16, power_of_two(value)))
     return {"BV": values, "NV": triton.cdiv(value, values)}
 
 
-def _gradient_tile(value: int) -> tuple[int, dict[str, int]]:
+def _gradient_tile(key: int, value: int) -> tuple[int, dict[str, int]]:
     """(values at a time, launch options) where the gradients of a chunk are made."""
-    return min(64, max(16, power_of_two(value))), {"num_warps": 4, "num_stages": 2}
+    warps = 4 if key <= SHORT_KEY else 8
+    return min(64, max(16, power_of_two(value))), {"num_warps": warps, "num_stages": 2}
 
 
 def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
@@ -1348,16 +1367,16 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     gated, dtype = decay is not None, state.dtype
     if not save:
         inverse, attention, vectors, between = _chunk_parts(q, k, v, gated, dtype)
-    batch, time, _, heads, _ = k.shape
+    batch, time, _, heads, key = k.shape
     value = v.shape[-1]
     chunks = _cut(k)[2]
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
-    values = _carry_values(batch * heads, value)
+    values = _carry_values(batch * heads, key, value)
     spans = _spans(chunks, values)
     apart = _apart(values, save)
     values = _forward_values(values, apart)
-    narrow, options = CARRY[values]
+    narrow, options = _widths(key)[values]
     blocks = triton.cdiv(value, values)
     if apart and not save:
         states, errors = _along_chunks(q, k, v, dtype)
@@ -1402,14 +1421,14 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
             programs = (batch * heads * span[1],)
             launch(
                 _prepare_kernel, programs, *prepare, *span, **constants, **own,
-                **PREPARE_OPTIONS,
+                **_prepare_options(key),
             )  # fmt: skip
             with beside():
                 programs = (batch * heads * blocks,)
                 launch(kernel, programs, *carry, *span, **constants, **taken, **kept, **options)
         if apart:
             del constants["PARTS"]
-            taken |= _outputs_tile(value) | {"BY_KEY": narrow}
+            taken |= _outputs_tile(key, value) | {"BY_KEY": narrow}
             for span in spans:
                 beside.wait()
                 programs = (batch * heads * span[1] * taken["NV"],)
@@ -1476,7 +1495,7 @@ def backward(
     dq, dk, dv, dbeta, ddecay, dstart = grads
     dv = dv.to(states.dtype)  # also an input of the last kernel
     gated, element = decay is not None, states.dtype
-    batch, time, _, heads, _ = k.shape
+    batch, time, _, heads, key = k.shape
     value = v.shape[-1]
     chunks = _cut(k)[2]
     constants = _constants(q, k, v, gated, state.dtype)
@@ -1487,8 +1506,8 @@ def backward(
         tiles = states.shape[:3]
         changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
-    values = _carry_values(batch * heads, value)
-    narrow, options = CARRY[values]
+    values = _carry_values(batch * heads, key, value)
+    narrow, options = _widths(key)[values]
     blocks = triton.cdiv(value, values)
     carry = (
         q,
@@ -1509,7 +1528,7 @@ def backward(
         programs = (batch * heads * blocks,)
         kernel = _narrow_backward_kernel if narrow else _backward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
-    values, options = _gradient_tile(value)
+    values, options = _gradient_tile(key, value)
     gradients = (
         q,
         k,
