@@ -61,6 +61,8 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("CappedDeltaNet", {}),
         ("DeltaNet", {"eigen_range": EXTENDED, "learn_range": True}),
         ("CappedGLA", {}),
+        ("CappedGatedDeltaNet", {}),
+        ("GatedDeltaNet", {"eigen_range": EXTENDED, "learn_range": True}),
     ),
     "more": (
         *(
@@ -87,6 +89,8 @@ HELD_OUT = (
 )
 """Projects that no model is trained on."""
 
+MOST_MB = 100.0
+"""Of every package that is read: 0.3 GB of text in all, 97M tokens to train on."""
 TIMES = 16
 """How much longer the longest windows are than those trained on."""
 TABLE = "language.json"
@@ -424,7 +428,12 @@ def main(words: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True)
     text = commands.add_parser("gather", help="text from packages, by domain")
     text.add_argument("--out", required=True)
-    text.add_argument("--most-mb", type=float, help="of every package")
+    text.add_argument(
+        "--most-mb",
+        type=float,
+        default=MOST_MB,
+        help=f"of every package; {MOST_MB:g} is the text of the results",
+    )
     text.set_defaults(do=_gather)
     tokens = commands.add_parser("tokenize", help="shards of what was gathered")
     tokens.add_argument("--text", required=True)

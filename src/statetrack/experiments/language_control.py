@@ -2,8 +2,9 @@
 
 With [-1, 1] DeltaNet has β = 2σ(x) instead of σ(x). So it may reflect, but it also begins at β = 1
 instead of 0.5 and moves twice as fast. `CappedDeltaNet` is trained with the latter without the
-former. `never_negative` takes the sign from a model that was trained with it. Likewise the gates of
-GLA, Mamba2 and mLSTM are 2s - 1 instead of s, and `CappedGLA` is the control of the first.
+former, and so is `CappedGatedDeltaNet`. `never_negative` takes the sign from a model that was
+trained with it. Likewise the gates of GLA, Mamba2 and mLSTM are 2s - 1 instead of s, and
+`CappedGLA` is the control of the first.
 """
 
 from collections.abc import Iterator

@@ -9,6 +9,7 @@ from statetrack.config import coerced
 from statetrack.layers._base import Layer
 from statetrack.layers.attention import Attention
 from statetrack.layers.capped_delta_net import CappedDeltaNet
+from statetrack.layers.capped_gated_delta_net import CappedGatedDeltaNet
 from statetrack.layers.capped_gla import CappedGLA
 from statetrack.layers.channel_mix import ChannelMix
 from statetrack.layers.delta_net import DeltaNet
@@ -63,11 +64,12 @@ BUILT_IN = frozenset(LAYERS)
 
 UNLISTED: dict[str, type[Layer]] = {
     "CappedDeltaNet": CappedDeltaNet,
+    "CappedGatedDeltaNet": CappedGatedDeltaNet,
     "CappedGLA": CappedGLA,
     "Tracker": Tracker,
 }
-"""They come with the package too, and configs may name them. Two are controls of an experiment, the
-other has no defaults: it needs a machine and tokens to read."""
+"""They come with the package too, and configs may name them. Three are controls of an experiment,
+the other has no defaults: it needs a machine and tokens to read."""
 
 
 def register(layer: AnyLayer) -> AnyLayer:

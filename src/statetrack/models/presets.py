@@ -99,7 +99,7 @@ def lm_config(
     of_head = {"Attention": 64, "RWKV7": 64, "Mamba2": 64}
     of_head |= {"GLA": 256, "CappedGLA": 256, "MLSTM": 256}
     options: dict[str, Any] = {"num_heads": d_model // of_head.get(name, 128)}
-    if name == "GatedDeltaNet":
+    if name in ("GatedDeltaNet", "CappedGatedDeltaNet"):
         size_of_head = min(256, d_model // 4)  # three heads at least
         options = {
             "num_heads": d_model * 3 // 4 // size_of_head,

@@ -40,6 +40,7 @@ KIND = "lm"
 Range = tuple[float, float]
 CONTROLS: dict[str, tuple[str, Range, str]] = {
     "CappedDeltaNet": ("DeltaNet", USUAL, "2σ(x) capped"),
+    "CappedGatedDeltaNet": ("GatedDeltaNet", USUAL, "2σ(x) capped"),
     "CappedGLA": ("GLA", USUAL, "2s - 1 capped"),
 }
 """Layer of a control -> the model it is a control of, its range, and what is special about it."""
