@@ -221,7 +221,8 @@ def study(arguments: argparse.Namespace) -> int:
         **batch,
     )
     names = [model_label(config) for config in planned]
-    planned = [c for c, name in zip(planned, names, strict=True) if (arguments.only or "") in name]
+    chosen = _chosen(arguments.only or "", names)
+    planned = [config for config, name in zip(planned, names, strict=True) if name in chosen]
     if not planned:
         known = ", ".join(dict.fromkeys(names))
         said = f"--models {arguments.models} has no model with {arguments.only!r} in its name"
@@ -240,6 +241,15 @@ def study(arguments: argparse.Namespace) -> int:
         failed += _ask(run, arguments, arguments.ask)
     _write_table(out)
     return 1 if failed else 0
+
+
+def _chosen(only: str, names: Sequence[str]) -> set[str]:
+    """The name that is `only`, or else those that contain it.
+
+    >>> _chosen("DeltaNet learnt", ["DeltaNet learnt", "GatedDeltaNet learnt"])
+    {'DeltaNet learnt'}
+    """
+    return {only} if only in names else {name for name in names if only in name}
 
 
 def ask_all(arguments: argparse.Namespace) -> int:
@@ -444,7 +454,9 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = commands.add_parser("study", help="train, and ask every model what there is to ask")
     runs.add_argument("--size", default="60M")
     runs.add_argument("--models", default="pair", choices=list(MODELS))
-    runs.add_argument("--only", help="only the models whose name contains this: 'GLA ['")
+    runs.add_argument(
+        "--only", help="only the model so named, or those with it in their names: 'GLA ['"
+    )
     runs.add_argument("--tokens", type=float, default=0.5e9)
     runs.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     runs.add_argument("--lr", type=float)
