@@ -1,5 +1,6 @@
 """Runs into the archive, from the command line."""
 
+import dataclasses
 import json
 from datetime import date
 from pathlib import Path
@@ -54,6 +55,25 @@ def test_a_retest_goes_to_the_file_of_its_day(
     assert len(names) == 2 and "runs.jsonl" in names
     (other,) = names - {"runs.jsonl"}
     assert date.fromisoformat(other.removeprefix("runs-").removesuffix(".jsonl")) <= date.today()
+
+
+def test_a_run_made_again_for_others_to_start_from_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = parity()
+    write_run(Path("runs/s5-quick"), first, scores(0.5))
+    assert main(["archive", "runs"]) == 0
+    write_run(Path("again/s5-quick"), first, scores(0.75))
+    second = dataclasses.replace(first, start=first.fingerprint, data_seed=7)
+    write_run(Path("again/s5-quick"), second, scores(1.0))
+    capsys.readouterr()
+    assert main(["archive", "again"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "results/s5-quick: 1 runs added, 0 there already",
+        "Left out: 1 that others start from, and that are there already",
+    ]
+    assert [run.last("scaled_accuracy") for run in find_runs("results")] == [0.5, 1.0]
 
 
 def test_exact_networks_go_to_their_own_folder_and_onto_the_page(

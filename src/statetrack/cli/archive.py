@@ -15,8 +15,9 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
     """Add finished runs to an archive: their numbers as lines, the best of each cell in full.
 
     Runs in a folder EXPERIMENT-SCALE go to OUT/EXPERIMENT-SCALE/runs.jsonl. A line that is there is
-    never replaced: the same run twice is no mistake, one with other numbers is. The exact.json of a
-    folder that `statetrack exact` wrote goes to OUT/exact, without its run.
+    never replaced: the same run twice is no mistake, one with other numbers is. A run that was made
+    again only because others start from it is left out. The exact.json of a folder that
+    `statetrack exact` wrote goes to OUT/exact, without its run.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
 
     from statetrack.analysis import read_audit
     from statetrack.analysis.exact_file import exact_files, store_exact
-    from statetrack.runs.archive import store
+    from statetrack.runs.archive import archived_runs, store
     from statetrack.runs.folder import run_folders
 
     today = date.today() if retest else None
@@ -51,12 +52,20 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
     for run in finished:
         read_audit(run)  # refuses one that is broken
         experiments.setdefault(run.folder.resolve().parent.name, []).append(run)
+    again = 0
     for name, members in experiments.items():
+        if not retest:
+            known = {run.config.fingerprint for run in archived_runs(out / name)}
+            parents = known & {run.config.parent for run in members}
+            again += len(parents)
+            members = [run for run in members if run.config.fingerprint not in parents]
         new = store(members, out / name, retest=today)
         print(f"{out / name}: {len(new)} runs added, {len(members) - len(new)} there already")
     if exact:
         added = sum(store_exact(file, out, retest=today) for file in exact)
         print(f"{out / 'exact'}: {added} added, {len(exact) - added} there already")
+    if again:
+        print(f"Left out: {again} that others start from, and that are there already")
     if len(finished) < len(found):
         print(f"Left out: {len(found) - len(finished)} that have not finished")
     return 0
