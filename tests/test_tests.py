@@ -81,7 +81,6 @@ ELSEWHERE = {
     "ops/_register.py": "ops/test_against_reference.py",
     "ops/_triton/rows.py": "ops/test_triton_interpreter.py",
     "ops/_two_level.py": "ops/test_against_reference.py",
-    "report/cells.py": "report/test_tables.py",
     "report/entries.py": "report/test_page.py",
     "report/exact.py": "report/test_book.py",
     "report/figures.py": "report/test_page.py",
