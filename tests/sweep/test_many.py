@@ -111,6 +111,24 @@ def test_a_lost_worker_that_still_holds_its_run_is_waited_for(
     assert not sweep.failed and cluster.sizes == [[1]] and heard.waited == {SHORT.fingerprint}
 
 
+def test_a_run_that_ends_while_one_looks_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has it, and is done between the question for DONE and that for its lock."""
+    folder = tmp_path / SHORT.fingerprint
+    ask = many.forget_error
+
+    def finish_first(asked: Path) -> bool:
+        folder.mkdir(exist_ok=True)
+        (folder / "DONE").write_text("{}")
+        return ask(asked)
+
+    monkeypatch.setattr(many, "forget_error", finish_first)
+    cluster = Pretend(lambda config, root: None)
+    sweep = run_many([SHORT], tmp_path, launcher=cluster)
+    assert not sweep.failed and cluster.sizes == []
+
+
 def test_an_unwritable_folder_is_an_error_and_not_silence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):

@@ -204,9 +204,11 @@ class _Attempts:
 
         An error of the past is forgotten: one that is there afterwards is of this attempt.
         """
+        unheld = [config for config in self.group if forget_error(self._run(config).folder)]
+        # Asked after that, so that one which ends in between is not begun once more.
         self._take_out([config for config in self.group if self._run(config).finished], watch)
-        free = [config for config in self.group if forget_error(self._run(config).folder)]
-        held = [config for config in self.group if config not in free]
+        free = [config for config in self.group if config in unheld]
+        held = [config for config in self.group if config not in unheld]
         for config in held:
             watch.held(config)
         tails = [(config, Tail(self._run(config).folder)) for config in free]
