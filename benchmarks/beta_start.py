@@ -17,6 +17,8 @@ and GLA, whose gates begin near 1, with s = σ(x)^(1/16):
     gla extended  a = 2s - 1            begins at 0.915, moves twice as fast, may be negative
     gla capped    a = max(2s - 1, 0)    begins and moves so, but never is
 
+and Gated DeltaNet (`gated usual`, `gated extended`, `gated capped`), with β as DeltaNet has it.
+
 Rows that are in the file already are not made again.
 """
 
@@ -35,6 +37,7 @@ from statetrack.layers import DeltaNet
 from statetrack.layers.registry import register
 
 WARMUP, STD, LR = 0.1, 0.02, 3e-3
+GATED = {"num_heads": 3, "head_dim": 64, "value_dim": 128}
 
 
 class ShiftedRange(EigenRange):
@@ -60,6 +63,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gla usual": ("GLA", {"num_heads": 2, "eigen_range": (0.0, 1.0)}),
     "gla extended": ("GLA", {"num_heads": 2, "eigen_range": (-1.0, 1.0)}),
     "gla capped": ("CappedGLA", {"num_heads": 2}),
+    "gated usual": ("GatedDeltaNet", GATED | {"eigen_range": (0.0, 1.0)}),
+    "gated extended": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0)}),
+    "gated capped": ("CappedGatedDeltaNet", GATED),
 }
 
 
