@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,26 +59,31 @@ def test_other_weights_are_another_run(tmp_path: Path) -> None:
     assert told == [row.value for row in started.records]
 
 
+class Killed(Exception):
+    """A run that was cut."""
+
+
+def killing(rows: int) -> Callable[[RunConfig, list[object]], None]:
+    """Cuts a run at its `rows`-th news."""
+    seen: list[int] = []
+
+    def watcher(config: RunConfig, new: list[object]) -> None:
+        seen.extend([1] if new else [])
+        if len(seen) == rows:
+            raise Killed
+
+    return watcher
+
+
 def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
     """Before the first checkpoint and after it, and without being given the weights again."""
     config, weights = tiny.config(checkpoint_every=4), drawn(tiny.config(seed=5))
     whole = run(config, tmp_path / "whole", start=weights)
 
-    class Killed(Exception):
-        pass
-
     for rows in (1, 3):
-        root, seen = tmp_path / f"killed {rows}", []
-
-        def watcher(
-            config: RunConfig, new: list[object], rows: int = rows, seen: list[object] = seen
-        ) -> None:
-            seen += [1] if new else []
-            if len(seen) == rows:
-                raise Killed
-
+        root = tmp_path / f"killed {rows}"
         with pytest.raises(Killed):
-            run(config, root, start=weights, watcher=watcher)
+            run(config, root, start=weights, watcher=killing(rows))
         assert run(whole.config, root).records == whole.records
     two = [whole.config, dataclasses.replace(whole.config, data_seed=1)]
     with pytest.raises(ValueError, match="give them as start="):
@@ -141,22 +147,12 @@ def test_killed_it_goes_on_without_its_parent(tmp_path: Path) -> None:
     first = run(tiny.config(), tmp_path / "whole")
     whole = run(after(first.config, checkpoint_every=4), tmp_path / "whole")
 
-    class Killed(Exception):
-        pass
-
     for rows in (1, 3):  # before the first checkpoint and after it
-        root, seen = tmp_path / f"killed {rows}", []
+        root = tmp_path / f"killed {rows}"
         shutil.copytree(first.folder, root / first.name)
 
-        def watcher(
-            config: RunConfig, new: list[object], rows: int = rows, seen: list[object] = seen
-        ) -> None:
-            seen += [1] if new else []
-            if len(seen) == rows:
-                raise Killed
-
         with pytest.raises(Killed):
-            run(whole.config, root, watcher=watcher)
+            run(whole.config, root, watcher=killing(rows))
         shutil.rmtree(root / first.name)
         again = run(whole.config, root)
         assert again.records == whole.records and again.info["start"] == whole.info["start"]

@@ -208,20 +208,24 @@ else:
         rounded = {name: x.double() for name, x in low.items()}
         expect_match(case, low, "triton", exact=rounded, tol=2e-5)
 
-    @pytest.mark.slow
-    def test_several_blocks_of_values(values: int) -> None:
+    def expect_gated_match(key: int, value: int) -> None:
+        """A head of this size, with gates and a start."""
         g = torch.Generator().manual_seed(0)
         draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
         inputs = {
-            "q": draw(1, 66, 1, 20),
-            "k": draw(1, 66, 1, 20),
-            "v": draw(1, 66, 1, 70),
+            "q": draw(1, 66, 1, key),
+            "k": draw(1, 66, 1, key),
+            "v": draw(1, 66, 1, value),
             "beta": 2 * torch.rand(1, 66, 1, generator=g, dtype=torch.float64),
             "decay": torch.tanh(draw(1, 66, 1)),
-            "initial_state": draw(1, 1, 20, 70),
+            "initial_state": draw(1, 1, key, value),
         }
         case = Case("delta_rule", lambda time, g: inputs, ("q",))
         expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+
+    @pytest.mark.slow
+    def test_several_blocks_of_values(values: int) -> None:
+        expect_gated_match(20, 70)
 
     @pytest.mark.parametrize("width", mostly_slow([16, 32], fast=[16]))
     def test_keys_longer_than_128(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,18 +233,7 @@ else:
         from statetrack.ops.delta.triton import chunked
 
         monkeypatch.setattr(chunked, "CARRY_LONG", {width: (True, {})})
-        g = torch.Generator().manual_seed(0)
-        draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
-        inputs = {
-            "q": draw(1, 66, 1, 130),
-            "k": draw(1, 66, 1, 130),
-            "v": draw(1, 66, 1, 20),
-            "beta": 2 * torch.rand(1, 66, 1, generator=g, dtype=torch.float64),
-            "decay": torch.tanh(draw(1, 66, 1)),
-            "initial_state": draw(1, 1, 130, 20),
-        }
-        case = Case("delta_rule", lambda time, g: inputs, ("q",))
-        expect_match(case, inputs, "triton", exact=inputs, tol=1e-9)
+        expect_gated_match(130, 20)
 
     @pytest.mark.slow
     def test_gates_of_any_size() -> None:
