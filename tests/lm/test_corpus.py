@@ -50,9 +50,9 @@ def test_a_wheel_and_a_deb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(corpus, "_downloaded", downloaded)
     monkeypatch.setattr(corpus, "_of_deb", of_deb)
     packages = [
-        Package("code", "wheel", "tool", "MIT", ("*.py",)),
-        Package("code", "deb", "linux", "GPL-2", ("*.c",), but=("*/gen/*",), by_folder=2),
-        Package("prose", "deb", "linux", "GPL-2", ("*.txt",), by_folder=0),
+        Package("code", "wheel", "tool", "1.0", "MIT", ("*.py",)),
+        Package("code", "deb", "linux", "6.1", "GPL-2", ("*.c",), but=("*/gen/*",), by_folder=2),
+        Package("prose", "deb", "linux", "6.1", "GPL-2", ("*.txt",), by_folder=0),
     ]
     sizes = gather(tmp_path, packages)
     rows = [json.loads(line) for line in (tmp_path / "code.jsonl").read_text().splitlines()]
@@ -66,15 +66,18 @@ def test_a_wheel_and_a_deb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_cannot_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise subprocess.CalledProcessError(100, ["apt-get"])
+    def fails(command: list[str], **_: Any) -> None:
+        assert command == ["apt-get", "download", "x=1"]
+        raise subprocess.CalledProcessError(
+            100, command, stderr=b"\nE: Version '1' was not found\n"
+        )
 
     monkeypatch.setattr(subprocess, "run", fails)
     said: list[str] = []
-    assert gather(tmp_path, [Package("code", "deb", "x", "MIT", ("*",))], say=said.append) == {
+    assert gather(tmp_path, [Package("code", "deb", "x", "1", "MIT", ("*",))], say=said.append) == {
         "code": 0
     }
-    assert said[0].startswith("x is left out: ")
+    assert said == ["x 1 is left out: E: Version '1' was not found (`apt-get update` may find it)"]
 
 
 def test_a_share_is_even_and_always_the_same() -> None:

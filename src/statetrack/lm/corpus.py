@@ -34,31 +34,52 @@ class Package:
     domain: str
     kind: Literal["deb", "wheel"]
     name: str
+    version: str
     licence: str
     patterns: tuple[str, ...]
     but: tuple[str, ...] = ()
     by_folder: int | None = None
 
 
+KERNEL = "6.1.192-2"
 PACKAGES = (
     Package(
         "code",
         "deb",
         "linux-source-6.1",
+        KERNEL,
         "GPL-2",
         ("*.c", "*.h"),
         but=("*/drivers/gpu/drm/amd/include/*",),
         by_folder=2,
     ),
-    Package("prose", "deb", "linux-source-6.1", "GPL-2", ("*/Documentation/*.rst",), by_folder=3),
-    Package("code", "wheel", "ansible", "GPL-3", ("*.py",), by_folder=3),
-    Package("code", "wheel", "sympy", "BSD-3", ("*.py",)),
-    Package("code", "wheel", "twisted", "MIT", ("*.py",)),
-    Package("code", "wheel", "jax", "Apache-2", ("*.py",)),
-    Package("math", "deb", "metamath-databases", "public domain", ("*.mm",), by_folder=0),
-    Package("prose", "deb", "jargon-text", "public domain", ("*jargon.txt", "*jargon")),
+    Package(
+        "prose",
+        "deb",
+        "linux-source-6.1",
+        KERNEL,
+        "GPL-2",
+        ("*/Documentation/*.rst",),
+        by_folder=3,
+    ),
+    Package("code", "wheel", "ansible", "12.3.0", "GPL-3", ("*.py",), by_folder=3),
+    Package("code", "wheel", "sympy", "1.14.0", "BSD-3", ("*.py",)),
+    Package("code", "wheel", "twisted", "26.10.0", "MIT", ("*.py",)),
+    Package("code", "wheel", "jax", "0.10.2", "Apache-2", ("*.py",)),
+    Package(
+        "math",
+        "deb",
+        "metamath-databases",
+        "0.0.0~20210101.git55fe226-2",
+        "public domain",
+        ("*.mm",),
+        by_folder=0,
+    ),
+    Package(
+        "prose", "deb", "jargon-text", "4.4.7-4.1", "public domain", ("*jargon.txt", "*jargon")
+    ),
 )
-"""What the study reads. Licences are those that the packages state."""
+"""What the study reads, by version: another one is another text. Licences are as they state."""
 
 
 def gather(
@@ -70,8 +91,9 @@ def gather(
 ) -> dict[str, int]:
     """Writes `out`/domain.jsonl; how many bytes of text each domain has.
 
-    A package that cannot be had is said and left out. Of a package with more than `most_mb` about
-    as much is taken, evenly from all of its projects: a text is in or out by its own hash.
+    A package that cannot be had is said and left out, and the text is another one then. Of a
+    package with more than `most_mb` about as much is taken, evenly from all of its projects: a text
+    is in or out by its own hash.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -84,7 +106,7 @@ def gather(
                 try:
                     found = list(_texts(package))
                 except (OSError, subprocess.CalledProcessError) as error:
-                    say(f"{package.name} is left out: {error}")
+                    say(f"{package.name} {package.version} is left out: {_reason(error)}")
                     continue
                 if most_mb is not None:
                     found = _share(found, most_mb * 1e6)
@@ -124,7 +146,7 @@ def _texts(package: Package) -> Iterator[tuple[str, str]]:
 
 def _project(package: Package, path: str) -> str:
     """
-    >>> kernel = Package("code", "deb", "linux", "GPL-2", ("*.c",), by_folder=2)
+    >>> kernel = Package("code", "deb", "linux", "6.1", "GPL-2", ("*.c",), by_folder=2)
     >>> _project(kernel, "/linux-6.1/fs/ext4/inode.c")
     'linux/fs'
     """
@@ -137,12 +159,22 @@ def _project(package: Package, path: str) -> str:
 
 
 def _downloaded(package: Package, folder: Path) -> Path:
-    command = ["apt-get", "download", package.name]
+    command = ["apt-get", "download", f"{package.name}={package.version}"]
     if package.kind == "wheel":
-        command = ["pip", "download", "--no-deps", "--only-binary", ":all:", package.name]
+        wanted = f"{package.name}=={package.version}"
+        command = ["pip", "download", "--no-deps", "--only-binary", ":all:", wanted]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     (found,) = folder.iterdir()
     return found
+
+
+def _reason(error: OSError | subprocess.CalledProcessError) -> str:
+    """In a line: of a command, the last one it said."""
+    if isinstance(error, OSError):
+        return str(error)
+    said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
+    hint = " (`apt-get update` may find it)" if error.cmd[0] == "apt-get" else ""
+    return (said[-1] if said else str(error)) + hint
 
 
 def _of_deb(path: Path) -> Iterator[tuple[str, bytes]]:
