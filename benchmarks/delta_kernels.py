@@ -3,8 +3,9 @@
     PYTHONPATH=src python benchmarks/delta_kernels.py [--only times] [--out FILE]
 
 Every width of a state that a program may take along is compared with float64 tensor code, then the
-widths in use are timed at three shapes: each launch by events around it, and all as a CUDA graph.
-The look for a NaN in the final state, which the op does after them, is left out.
+widths in use are timed at four shapes: each launch by events around it, and all as a CUDA graph.
+The look for a NaN in the final state, which the op does after them, is left out. Packed sequences,
+of random lengths in one row, come last, beside the kernels that go token by token.
 """
 
 import argparse
@@ -20,8 +21,9 @@ from segments import graph_ms
 from torch import Tensor
 
 from statetrack import ops
+from statetrack.ops._register import empty_grads
 from statetrack.ops.delta.spec import Inputs
-from statetrack.ops.delta.triton import chunked
+from statetrack.ops.delta.triton import chunked, recurrent
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHECKS = [  # micro-steps, tokens, K, V, gates
@@ -34,6 +36,7 @@ CHECKS = [  # micro-steps, tokens, K, V, gates
     (1, 300, 256, 64, "near one"),
     (2, 130, 192, 64, "any"),
 ]
+PACKED = [(32768, 16, 128, 128, sequences) for sequences in (1, 16, 64, 256)]  # T, heads, K, V
 SHAPES = [  # batch, tokens, heads, K, V
     (1, 65536, 16, 128, 128),
     (2, 16384, 16, 128, 128),
@@ -65,21 +68,42 @@ def draw(b: int, t: int, n: int, h: int, key: int, value: int, gates: str) -> In
     return Inputs(q, k, v, beta, None if decay is None else decay.bfloat16(), True, 1.0, None)
 
 
-def forward_and_backward(inputs: Inputs, dy: Tensor, dstate: Tensor) -> tuple[Tensor, ...]:
-    saved = chunked.forward(inputs, True)
-    return *saved[:2], *chunked.backward(inputs, True, *saved, dy, dstate)
+def cut(time: int, sequences: int) -> Tensor:
+    """Where so many sequences of random lengths begin in a row, and where the last one ends."""
+    g = torch.Generator().manual_seed(0)
+    inner = torch.randperm(time - 1, generator=g)[: sequences - 1].sort().values + 1
+    ends = torch.cat([torch.tensor([0]), inner, torch.tensor([time])])
+    return ends[None].int().to(DEVICE)
 
 
-def errors(inputs: Inputs) -> dict[str, float]:
+def forward_and_backward(
+    inputs: Inputs, dy: Tensor, dstate: Tensor, offsets: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    saved = chunked.forward(inputs, True, offsets)
+    return *saved[:2], *chunked.backward(inputs, True, offsets, *saved, dy, dstate)
+
+
+def token_by_token(
+    inputs: Inputs, dy: Tensor, dstate: Tensor, offsets: Tensor, longest: int
+) -> None:
+    results = recurrent.empty(inputs, True, offsets, longest)
+    recurrent.forward(inputs, results, True, offsets, longest, repair=False)
+    grads = empty_grads(*inputs, offsets)
+    recurrent.backward(inputs, offsets, longest, *results[1:], dy, dstate, grads)
+
+
+def errors(inputs: Inputs, offsets: Tensor | None = None) -> dict[str, float]:
     """Relative, of y, the state and all gradients."""
     named = {n: x for n, x in inputs._asdict().items() if isinstance(x, Tensor)}
     wide = {n: x.double().requires_grad_() for n, x in named.items()}
-    y, state = ops.delta_product(**wide, backend="torch")
+    packing = None if offsets is None else ops.Packing(offsets, inputs.q.shape[1])
+    y, state = ops.delta_product(**wide, backend="torch", cu_seqlens=packing)
     dy, dstate = torch.randn_like(y).bfloat16(), torch.randn_like(state).float()
     grads = torch.autograd.grad([y, state], list(wide.values()), [dy.double(), dstate.double()])
     expected = dict(zip(["y", "state", *(f"d{n}" for n in wide)], [y, state, *grads], strict=True))
-    names = ["y", "state", *(f"d{n}" for n in inputs._fields if n not in ("normalize", "scale"))]
-    got = dict(zip(names, forward_and_backward(inputs, dy, dstate), strict=True))
+    names = [f"d{n}" for n in inputs._fields if n not in ("normalize", "scale")]
+    results = forward_and_backward(inputs, dy, dstate, offsets)
+    got = dict(zip(["y", "state", *names, "doffsets"], results, strict=True))
     return {
         n: ((got[n].double() - want).norm() / want.norm()).item() for n, want in expected.items()
     }
@@ -128,9 +152,12 @@ def main() -> None:
     for case in CHECKS if args.only != "times" else ():
         for values in chunked._widths(case[2]):
             chunked._carry_values = lambda heads, key, value, values=values: values
-            found = errors(draw(1, case[1], case[0], 2, *case[2:]))
-            right = all(x < (5e-5 if n == "state" else 1e-2) for n, x in found.items())
-            keep({"kind": "check", "values": values, "case": case, "right": right} | found)
+            for offsets in (None, cut(case[1], 4)):
+                found = errors(draw(1, case[1], case[0], 2, *case[2:]), offsets)
+                right = all(x < (5e-5 if n == "state" else 1e-2) for n, x in found.items())
+                packed = offsets is not None
+                about = {"kind": "check", "values": values, "case": case, "packed": packed}
+                keep(about | {"right": right} | found)
     chunked._carry_values = choose
     for b, t, h, key, value in SHAPES if args.only != "checks" else ():
         for gates in ("none", "near one", "any"):
@@ -144,6 +171,19 @@ def main() -> None:
             row |= {"forward": by_kernel(forward, 5), "forward+backward": by_kernel(both, 5)}
             row["graph"] = [graph_ms(forward, args.repeats), graph_ms(both, args.repeats)]
             keep(row)
+    for t, h, key, value, sequences in PACKED if args.only != "checks" else ():
+        for gates in ("none", "near one"):
+            inputs, offsets = draw(1, t, 1, h, key, value, gates), cut(t, sequences)
+            dy = torch.randn(1, t, h, value, device=DEVICE).bfloat16()
+            given = inputs, dy, torch.zeros(sequences, h, key, value, device=DEVICE), offsets
+            forward = lambda i=inputs, o=offsets: chunked.forward(i, False, o)  # noqa: E731
+            both = lambda x=given: forward_and_backward(*x)  # noqa: E731
+            longest = int(offsets.diff().max())
+            slow = lambda x=(*given, longest): token_by_token(*x)  # noqa: E731
+            both(), forward(), slow()
+            row = {"kind": "packed", "work": f"T{t} H{h} K{key} V{value} in {sequences}: {gates}"}
+            row["graph"] = [graph_ms(step, args.repeats) for step in (forward, both)]
+            keep(row | {"token by token, ms": graph_ms(slow, 1)})
 
 
 if __name__ == "__main__":

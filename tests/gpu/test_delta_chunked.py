@@ -24,7 +24,9 @@ BF16 = torch.bfloat16
 @pytest.fixture(autouse=True)
 def always_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Except in float64, in which the other kernel is the judge."""
-    monkeypatch.setattr(choose, "runs_in_chunks", lambda q, k, v, dtype: dtype == torch.float32)
+    monkeypatch.setattr(
+        choose, "runs_in_chunks", lambda q, k, v, dtype, sequences: dtype == torch.float32
+    )
 
 
 @pytest.fixture(params=sorted(chunked.CARRY))
@@ -69,9 +71,9 @@ def draw(
     return inputs | {"initial_state": normal(batch, heads, key, value)}
 
 
-def with_grads(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def with_grads(inputs: dict[str, Tensor], packing: ops.Packing | None = None) -> dict[str, Tensor]:
     leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-    y, state = ops.delta_product(**leaves, backend="triton")
+    y, state = ops.delta_product(**leaves, backend="triton", cu_seqlens=packing)
     g = torch.Generator("cuda").manual_seed(7)
     dy, dstate = (torch.randn(x.shape, generator=g, device="cuda").to(BF16) for x in (y, state))
     grads = torch.autograd.grad(
@@ -80,9 +82,9 @@ def with_grads(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"y": y, "state": state} | {f"d{n}": x for n, x in zip(leaves, grads, strict=True)}
 
 
-def expect_match(inputs: dict[str, Tensor]) -> None:
-    expected = with_grads({name: x.double() for name, x in inputs.items()})
-    got = with_grads(inputs)
+def expect_match(inputs: dict[str, Tensor], packing: ops.Packing | None = None) -> None:
+    expected = with_grads({name: x.double() for name, x in inputs.items()}, packing)
+    got = with_grads(inputs, packing)
     for name, want in expected.items():
         error = relative_error(got[name], want)
         allowed = 5e-5 if name == "state" else 1e-2
@@ -110,6 +112,47 @@ def test_equals_token_by_token_in_float64(
     micro: int, time: int, key: int, value: int, gated: bool, values: int
 ) -> None:
     expect_match(draw(2, time, micro, 2, key, value, gated=gated))
+
+
+LENGTHS = [[300, 0, 1, 64, 63, 21, 251, 0], [2, 260, 36, 0, 65, 128, 209, 0]]
+"""Of packed sequences: empty ones, one behind the last token, and whole chunks among them."""
+
+
+def packed(
+    lengths: list[list[int]], *sizes: int, gated: bool
+) -> tuple[dict[str, Tensor], ops.Packing]:
+    """Inputs of two rows, with a start for every sequence."""
+    ends = torch.tensor(lengths).cumsum(1)
+    time, sequences = int(ends[0, -1]), ends.numel()
+    micro, heads, key, value = sizes
+    inputs = draw(len(lengths), time, micro, heads, key, value, gated=gated)
+    start = inputs["initial_state"][:1]
+    inputs["initial_state"] = torch.cat([start.roll(i, 2) * (i % 3) for i in range(sequences)])
+    offsets = torch.cat([torch.zeros(len(lengths), 1).long(), ends], dim=1)
+    return inputs, ops.Packing(offsets.cuda(), max(max(row) for row in lengths))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize(
+    ("micro", "key", "value"),
+    [(1, 64, 64), (1, 128, 128), (2, 96, 160), (3, 64, 64), (4, 128, 128), (1, 256, 160)],
+)
+def test_packed_sequences(micro: int, key: int, value: int, gated: bool, values: int) -> None:
+    expect_match(*packed(LENGTHS, micro, 2, key, value, gated=gated))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_packed_sequences_are_those_of_rows(gated: bool) -> None:
+    """The same chunks, so the same bits: of one sequence in a row, and of four as long."""
+    inputs = draw(4, 640, 1, 3, 128, 128, gated=gated)
+    got = with_grads(inputs, ops.Packing(torch.tensor([[0, 640]] * 4).cuda(), 640))
+    assert all(torch.equal(got[name], x) for name, x in with_grads(inputs).items())
+    one = {n: x if n == "initial_state" else x.flatten(0, 1)[None] for n, x in inputs.items()}
+    ends = torch.arange(0, 5 * 640, 640, dtype=torch.int32).cuda()
+    together = with_grads(one, ops.Packing(ends[None], 640))
+    for name, x in got.items():
+        if name == "y":
+            assert torch.equal(together[name], x.flatten(0, 1)[None])
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])

@@ -27,8 +27,13 @@ if not INTERPRETED:
     @pytest.mark.parametrize(
         "gated", mostly_slow([False, True], fast=[True]), ids=["plain", "gated"]
     )
+    @pytest.mark.parametrize(
+        "where",
+        mostly_slow(["- i32 - i32", "*i64 i32 i32 i32"], fast=["- i32 - i32"]),
+        ids=["rows", "packed"],
+    )
     def test_fits_on_hopper(
-        gated: bool, key: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        where: str, gated: bool, key: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """bfloat16, values of 128: shared memory, and no more than a few spilled registers."""
         import triton.language as tl
@@ -41,7 +46,7 @@ if not INTERPRETED:
         assert common["COMPUTE"] == tl.float32 and common["ROWS"] == common["BQ"] == 64
         normal = {"SCALE": 1.0, "NORMALIZE": True}
         gate = "*bf16" if gated else "-"
-        numbers = "i32 i32 i32 i32"
+        numbers = f"{where} i32 i32"
 
         def check(kernel: object, types: str, options: dict[str, int], **constants: object) -> None:
             stages = options.get("num_stages", 3)
@@ -56,7 +61,7 @@ if not INTERPRETED:
         check(chunked._prepare_kernel, types, options, PARTS=2, EXACT="tf32x3", **normal)
         forward_types = "*bf16 *bf16 *bf16 - *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 *bf16"
         forward_types = f"{forward_types} {numbers}"
-        backward_types = "*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 i32 i32"
+        backward_types = f"*bf16 *bf16 *bf16 *bf16 *fp32 *bf16 *fp32 *bf16 - *bf16 {where}"
         widths = chunked._widths(key)
         for values in (128, 64, 16) if gated and key == 128 else widths:
             narrow, options = widths[values]
@@ -78,13 +83,13 @@ if not INTERPRETED:
             for micro in (1, 2):  # with two micro-steps a token there are half as many tokens
                 like = torch.empty(1, 128, micro, 16, key, dtype=torch.bfloat16)
                 constants |= chunked._constants(like[:, :, 0], like, like, gated, torch.float32)
-                check(chunked._gradients_kernel, f"{types} {left} i32 i32", options, **constants)
+                check(chunked._gradients_kernel, f"{types} {left} {where}", options, **constants)
         constants = {"V": 128, "GATED": gated, "BY_KEY": gated, **chunked._outputs_tile(key, 128)}
         types = f"*bf16 *bf16 *fp32 *bf16 *bf16 *bf16 {numbers}"
         check(chunked._outputs_kernel, types, chunked.OUTPUTS_OPTIONS, **constants)
         if gated:
             del common["K"], common["BK"]
-            types = "*bf16 *bf16 *fp32 *bf16 *fp32 *bf16 i32 i32"
+            types = f"*bf16 *bf16 *fp32 *bf16 *fp32 *bf16 {where}"
             check(chunked._gate_kernel, types, chunked.GATE_OPTIONS)
 
     def test_values_are_cut_where_heads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +115,17 @@ if not INTERPRETED:
         assert chunked._spans(257, 16) == [(0, 128), (128, 129)]
         spans = chunked._spans(1024, 16)
         assert spans == [(begin, 128) for begin in range(0, 1024, 128)]
+        assert chunked._spans(1024, 16, packed=True) == [(0, 1024)]
+
+    def test_packed_sequences_of_a_chunk_and_more_go_in_chunks() -> None:
+        """In the mean of a row: every sequence takes a chunk at least."""
+        from statetrack.ops.delta.triton import choose
+
+        one = torch.empty(1, 6400, 1, 2, 64, dtype=torch.bfloat16, device="meta")
+        q, two = one[:, :, 0], one.expand(-1, -1, 2, -1, -1)
+        for k, sequences in ((one, 100), (two, 200)):
+            assert choose.runs_in_chunks(q, k, k, torch.float32, sequences)
+            assert not choose.runs_in_chunks(q, k, k, torch.float32, sequences + 1)
 
     def test_forward_without_y_takes_fewer_values() -> None:
         """Two programs a multiprocessor, where y is not made on the way."""
@@ -124,6 +140,7 @@ else:
     import triton.language as tl
 
     from statetrack.ops.delta.triton.chunked import _eleven_bits, _rounded
+    from tests.ops.test_packing import expect_no_leak, expect_pieces
 
     @triton.jit
     @no_type_check
@@ -182,6 +199,21 @@ else:
         with torch.no_grad():
             (_, state), (_, wanted) = case.run(low, "triton"), case.run(exact, "reference")
         assert relative_error(state, wanted) < 2e-6
+
+    @pytest.mark.parametrize("case", mostly_slow(IN_CHUNKS, fast=IN_CHUNKS[1:2]), ids=str)
+    @pytest.mark.parametrize(
+        "state", mostly_slow([False, True], fast=[True]), ids=["empty", "state"]
+    )
+    def test_pieces(case: Case, state: bool, values: int) -> None:
+        """Some places for chunks stay empty, and so do some sequences, the last of a row too."""
+        cuts = [[0, 66, 66, 67, 72, 128], [0, 0, 5, 64, 128, 128]]
+        expect_pieces(case, "triton", state=state, cuts=cuts)
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:All-NaN slice")  # of the interpreter, on gates
+    @pytest.mark.parametrize("case", IN_CHUNKS, ids=str)
+    def test_nothing_leaks(case: Case) -> None:
+        expect_no_leak(case, "triton")
 
     @pytest.mark.parametrize("save", [True, False])
     def test_spans_of_chunks(save: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,11 +377,14 @@ else:
 
         x = {name: t.requires_grad_() for name, t in named("three-gated").inputs(2).items()}
         args = (x["q"], x["k"], x["v"], x["beta"], x["decay"], True, 2.0, x["initial_state"], True)
-        torch.library.opcheck(torch.ops.statetrack.delta_product_triton_chunked.default, args)
+        op = torch.ops.statetrack.delta_product_triton_chunked.default
+        torch.library.opcheck(op, (*args, None))
+        one = torch.tensor([[0, 2]] * len(x["q"]))
+        torch.library.opcheck(op, (*args, one))
 
     def test_inference_saves_nothing() -> None:
         from statetrack.ops.delta.triton import choose
 
         x = named("two").inputs(3)
         args = (x["q"], x["k"], x["v"], x["beta"], None, True, 1.0, None)
-        assert all(saved.numel() == 0 for saved in choose._chunked_op(*args, False)[2:])
+        assert all(saved.numel() == 0 for saved in choose._chunked_op(*args, False, None)[2:])

@@ -6,7 +6,8 @@
 | bfloat16      | float32 | no   | 1       | 16, 32    | 16, 32    | T up to 256   | short.py     |
 | anything else |         |      |         |           |           |               | recurrent.py |
 
-Rows of packed sequences never go to chunked.py. Why, in numbers: ../README.md.
+All take packed sequences; T is then the mean of those in a row for chunked.py, which has a chunk
+for each at least, and the longest for short.py. Why, in numbers: ../README.md.
 """
 
 import torch
@@ -18,11 +19,11 @@ from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import by_token, check_version, contiguous, on_device_of
 from statetrack.ops.delta.spec import SPEC, Inputs
 from statetrack.ops.delta.triton import chunked, recurrent, short
-from statetrack.ops.packing import Packing
+from statetrack.ops.packing import Packing, in_a_row
 
 __all__ = ["delta_product", "runs_in_chunks", "runs_in_short_chunks"]
 
-CHUNKED_FROM = 64  # micro-steps in a sequence: one chunk
+CHUNKED_FROM = 64  # micro-steps in a sequence, in the mean of those that share a row: one chunk
 LONGEST_SHORT = 256
 """Tokens of a sequence: the state is taken back from the last one, in rounded numbers."""
 
@@ -33,10 +34,10 @@ def delta_product(inputs: Inputs, packing: Packing | None = None) -> tuple[Tenso
     save = torch.is_grad_enabled()
     q, k, v, beta, decay, _, _, initial_state = inputs
     dtype = compute_dtype(q, k, v, beta, decay, initial_state)
-    if packing is None and runs_in_chunks(q, k, v, dtype):
-        y, state, *_ = _chunked_op(*inputs, save)
+    offsets = None if packing is None else packing.offsets
+    if runs_in_chunks(q, k, v, dtype, in_a_row(offsets)):
+        y, state, *_ = _chunked_op(*inputs, save, offsets)
     else:
-        offsets = None if packing is None else packing.offsets
         longest = q.shape[1] if packing is None else packing.longest
         y, state, *_ = _op(*inputs, save, offsets, longest)
     return y, state
@@ -47,10 +48,15 @@ def runs_in_chunks(
     k: Float[Tensor, "batch time micro heads key"],
     v: Float[Tensor, "batch time micro heads value"],
     state_dtype: torch.dtype,
+    sequences: int | torch.SymInt = 1,
 ) -> bool:
-    """Whether it goes in chunks of 64 writes: where they were seen to be right and faster."""
+    """Whether it goes in chunks of 64 writes: where they were seen to be right and faster.
+
+    `sequences` is how many share a row.
+    """
     time, micro, key, value = k.shape[1], k.shape[2], k.shape[4], v.shape[4]
-    fits = micro <= 4 and 32 < key <= 256 and value > 32 and time * micro >= CHUNKED_FROM
+    whole = bool(time * micro >= CHUNKED_FROM * sequences)  # the mean of them has a chunk
+    fits = micro <= 4 and 32 < key <= 256 and value > 32 and whole
     narrow = q.dtype == k.dtype == v.dtype == torch.bfloat16
     return narrow and state_dtype == torch.float32 and fits
 
@@ -114,15 +120,15 @@ def _backward(
     return grads
 
 
-def _forward_in_chunks(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+def _forward_in_chunks(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor, ...]:
     """In chunks; and then token by token, but only where a NaN or an infinity reached the state.
 
     Products with the zeros of a triangle would show a NaN to tokens of its chunk that came before.
     """
-    results = chunked.forward(inputs, save)
+    results = chunked.forward(inputs, save, offsets)
     y, state, *_ = results
     if state.numel() > 0:
-        whole = (False, None, inputs.q.shape[1])
+        whole = (False, offsets, inputs.q.shape[1])
         unsaved = recurrent.empty(inputs, *whole)[2:]
         with on_device_of(inputs.q):
             recurrent.forward(inputs, (y, state, *unsaved), *whole, repair=True)
@@ -146,6 +152,6 @@ _chunked_op = differentiable_op(
     forward=compiled_ahead(_forward_in_chunks, chunked.backward, num_outputs=2),
     backward=chunked.backward,
     empty=chunked.empty,
-    options="bool save",
+    options="bool save, Tensor? offsets",
     saved=("inverse", "attention", "vectors", "between", "states", "errors"),
 )

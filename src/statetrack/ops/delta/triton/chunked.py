@@ -29,6 +29,9 @@ lies as it is, [K, V], and is the right factor, in shared memory. High and low p
 two columns of it, and one product makes both. Forward, a long walk goes in spans (`_spans`), and
 chunks are prepared and y is made beside it.
 
+A chunk holds tokens of one sequence. Where a row holds P of them (`Packing`), it has places for
+⌈T/tokens⌉ + P - 1 chunks (_triton/rows.py), and a walk is that of one sequence, not of a row.
+
 Gates of a chunk are mild if none is tiny and their product is not: then D_ij = g_i / g_j, factors
 of rows and columns that there are anyway, and the gradient of a gate is a sum divided by the gate.
 In the other chunks D is made of sums of logarithms and kept, and nothing is divided by a gate.
@@ -53,8 +56,10 @@ from torch import Tensor
 from statetrack.ops._register import empty_grads
 from statetrack.ops._triton.ahead import launch
 from statetrack.ops._triton.beside import Beside
+from statetrack.ops._triton.rows import chunk_at, first_chunk, place
 from statetrack.ops._triton.runtime import contiguous, on_device_of, power_of_two, triton_dtype
 from statetrack.ops.delta.spec import NORM_FLOOR, SPEC, Inputs
+from statetrack.ops.packing import in_a_row
 
 __all__ = ["backward", "empty", "forward"]
 
@@ -238,6 +243,26 @@ def _locate(program, H, chunks, begin, count):
 
 @triton.jit
 @no_type_check
+def _walk(offsets_ptr, head, T, P, chunks, H, begin, count, TOKENS: tl.constexpr):
+    """(row, first token in it, tokens, first chunk, chunks, tile of the sequence's first chunk).
+
+    Of the walk along one head of one sequence. Where a row is one sequence, it takes `count` chunks
+    from chunk `begin` on; where it holds several, all chunks of its own.
+    """
+    row, first, length = head // H, 0, T
+    tile = head * chunks
+    if offsets_ptr is not None:
+        sequence, h = head // H, head % H
+        row, first, length = place(offsets_ptr, sequence, T, P)
+        begin, count = 0, tl.cdiv(length, TOKENS)
+        # An empty sequence may have its place behind the last one; nothing of it is used.
+        nearest = tl.minimum(first_chunk(first, sequence % P, TOKENS), chunks - 1)
+        tile = (row * H + h) * chunks + nearest
+    return row, first, length, begin, count, tile
+
+
+@triton.jit
+@no_type_check
 def _row_gates(decay_at, rows, count, N: tl.constexpr, H, COMPUTE: tl.constexpr):
     """The gate of each row of a chunk: the token's before its first micro-step, else 1."""
     is_gate = (rows % N == 0) & (rows < count) & (rows >= 0)
@@ -360,7 +385,7 @@ def _invert(at, PRECISION: tl.constexpr, COMPUTE: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
+@triton.jit(do_not_specialize=["T", "P", "chunks", "begin", "count"])
 @no_type_check
 def _prepare_kernel(
     q_ptr,
@@ -372,7 +397,9 @@ def _prepare_kernel(
     attention_ptr,
     vectors_ptr,
     between_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     begin,
     count,
@@ -398,12 +425,16 @@ def _prepare_kernel(
     A and its inverse may lie in the same memory: one is read whole before the other is written.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, begin, count)
+    first, end = chunk_at(offsets_ptr, b, c, T, P, TOKENS)
+    if offsets_ptr is not None:
+        if first == end:  # no chunk here, and what is saved in its place is never read
+            return
     # As many tokens as rows: fewer than 64 would be multiplied on the slower matrix units.
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
-    token_count = tl.minimum(T - c * TOKENS, TOKENS)
+    token_count = tl.minimum(end - first, TOKENS)
     row_count = token_count * N
-    first_token = (b * T + c * TOKENS) * H + h
-    first_row = (b * T + c * TOKENS) * N * H + h
+    first_token = (b * T + first) * H + h
+    first_row = (b * T + first) * N * H + h
     k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     beta = tl.load(beta_ptr + first_row + rows * H, mask=rows < row_count, other=0.0).to(COMPUTE)
@@ -493,7 +524,7 @@ def _prepare_kernel(
 # ----------------------------------------------------------------------- along the chunks
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
+@triton.jit(do_not_specialize=["T", "P", "chunks", "begin", "count"])
 @no_type_check
 def _forward_kernel(
     q_ptr,
@@ -507,7 +538,9 @@ def _forward_kernel(
     final_ptr,
     states_ptr,
     errors_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     begin,
     count,
@@ -535,7 +568,10 @@ def _forward_kernel(
     """
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
-    b, h = head // H, head % H
+    h = head % H
+    b, first, length, begin, count, first_tile = _walk(
+        offsets_ptr, head, T, P, chunks, H, begin, count, TOKENS
+    )
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_state = (values < V)[:, None] & (keys < K)[None, :]
@@ -546,18 +582,16 @@ def _forward_kernel(
     # What Triton does not load ahead by itself is loaded a chunk early.
     next_whole = 1.0
     if GATED:
-        next_whole = tl.load(
-            vectors_ptr + ((head * chunks + begin) * FIELDS + _SINCE + 1) * ROWS - 1
-        )
+        next_whole = tl.load(vectors_ptr + ((first_tile + begin) * FIELDS + _SINCE + 1) * ROWS - 1)
     for c in range(begin, begin + count):
-        tile = head * chunks + c
+        tile = first_tile + c
         whole = next_whole
         if GATED:
-            later = tl.minimum(tile + 1, head * chunks + begin + count - 1)
+            later = tl.minimum(tile + 1, first_tile + begin + count - 1)
             next_whole = tl.load(vectors_ptr + (later * FIELDS + _SINCE + 1) * ROWS - 1)
-        token_count = tl.minimum(T - c * TOKENS, TOKENS)
-        first_token = (b * T + c * TOKENS) * H + h
-        first_row = (b * T + c * TOKENS) * N * H + h
+        token_count = tl.minimum(length - c * TOKENS, TOKENS)
+        first_token = (b * T + first + c * TOKENS) * H + h
+        first_row = (b * T + first + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
@@ -591,7 +625,7 @@ def _forward_kernel(
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "P", "chunks"])
 @no_type_check
 def _backward_kernel(
     q_ptr,
@@ -604,7 +638,9 @@ def _backward_kernel(
     dv_ptr,
     dstart_ptr,
     dstates_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     H: tl.constexpr,
     N: tl.constexpr,
@@ -625,18 +661,21 @@ def _backward_kernel(
     """dV and the gradient of the start of one head and block of values; saves Z of every chunk."""
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
-    b, h = head // H, head % H
+    h = head % H
+    b, first, length, _, count, first_tile = _walk(
+        offsets_ptr, head, T, P, chunks, H, 0, chunks, TOKENS
+    )
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_state = (values < V)[:, None] & (keys < K)[None, :]
     outside = head * K * V + keys[None, :] * V + values[:, None]  # of a state [K, V]
     dstate = tl.load(dfinal_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
-    for step in range(chunks):
-        c = chunks - 1 - step
-        tile = head * chunks + c
-        token_count = tl.minimum(T - c * TOKENS, TOKENS)
-        first_token = (b * T + c * TOKENS) * H + h
-        first_row = (b * T + c * TOKENS) * N * H + h
+    for step in range(count):
+        c = count - 1 - step
+        tile = first_tile + c
+        token_count = tl.minimum(length - c * TOKENS, TOKENS)
+        first_token = (b * T + first + c * TOKENS) * H + h
+        first_row = (b * T + first + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
@@ -670,7 +709,7 @@ def _backward_kernel(
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
+@triton.jit(do_not_specialize=["T", "P", "chunks", "begin", "count"])
 @no_type_check
 def _narrow_forward_kernel(
     q_ptr,
@@ -684,7 +723,9 @@ def _narrow_forward_kernel(
     final_ptr,
     states_ptr,
     errors_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     begin,
     count,
@@ -709,7 +750,10 @@ def _narrow_forward_kernel(
     """`_forward_kernel` for few values a program."""
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
-    b, h = head // H, head % H
+    h = head % H
+    b, first, length, begin, count, first_tile = _walk(
+        offsets_ptr, head, T, P, chunks, H, begin, count, TOKENS
+    )
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_state = (keys < K)[:, None] & (values < V)[None, :]
@@ -719,7 +763,7 @@ def _narrow_forward_kernel(
         state = tl.load(start_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
     # What Triton does not load ahead by itself is loaded a chunk early.
     field: tl.constexpr = _RHO if GATED else _R_Q
-    at = vectors_ptr + (head * chunks + begin) * (FIELDS * ROWS)
+    at = vectors_ptr + (first_tile + begin) * (FIELDS * ROWS)
     next_rho = 1.0
     if OUT:
         next_rho = tl.load(at + field * ROWS + tokens)
@@ -727,17 +771,17 @@ def _narrow_forward_kernel(
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
     for c in range(begin, begin + count):
-        tile = head * chunks + c
+        tile = first_tile + c
         rho, whole = next_rho, next_whole
-        last = head * chunks + begin + count - 1
+        last = first_tile + begin + count - 1
         at = vectors_ptr + tl.minimum(tile + 1, last) * (FIELDS * ROWS)
         if OUT:
             next_rho = tl.load(at + field * ROWS + tokens)
         if GATED:
             next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-        token_count = tl.minimum(T - c * TOKENS, TOKENS)
-        first_token = (b * T + c * TOKENS) * H + h
-        first_row = (b * T + c * TOKENS) * N * H + h
+        token_count = tl.minimum(length - c * TOKENS, TOKENS)
+        first_token = (b * T + first + c * TOKENS) * H + h
+        first_row = (b * T + first + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         v = _load(v_ptr + first_row * V, rows, H * V, values, token_count * N, V)
         inverse_at = inverse_ptr + tile * (PARTS * ROWS * ROWS)
@@ -777,7 +821,7 @@ def _narrow_forward_kernel(
     tl.store(final_ptr + outside, state, mask=in_state)
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "P", "chunks"])
 @no_type_check
 def _narrow_backward_kernel(
     q_ptr,
@@ -790,7 +834,9 @@ def _narrow_backward_kernel(
     dv_ptr,
     dstart_ptr,
     dstates_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     H: tl.constexpr,
     N: tl.constexpr,
@@ -811,31 +857,37 @@ def _narrow_backward_kernel(
     """`_backward_kernel` for few values a program."""
     program = tl.program_id(0).to(tl.int64)
     block, head = program % NV, program // NV
-    b, h = head // H, head % H
+    h = head % H
+    b, first, length, _, count, first_tile = _walk(
+        offsets_ptr, head, T, P, chunks, H, 0, chunks, TOKENS
+    )
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, BK)
     values = block * BV + tl.arange(0, BV)
     in_state = (keys < K)[:, None] & (values < V)[None, :]
     outside = head * K * V + keys[:, None] * V + values[None, :]  # of a state [K, V]
     dstate = tl.load(dfinal_ptr + outside, mask=in_state, other=0.0).to(COMPUTE)
     # What Triton does not load ahead by itself is loaded a chunk early.
-    at = vectors_ptr + (head * chunks + chunks - 1) * (FIELDS * ROWS)
+    last = count - 1
+    if offsets_ptr is not None:
+        last = tl.maximum(last, 0)
+    at = vectors_ptr + (first_tile + last) * (FIELDS * ROWS)
     next_r = tl.load(at + _R * ROWS + rows)
     next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
     next_whole = 1.0
     if GATED:
         next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-    for step in range(chunks):
-        c = chunks - 1 - step
-        tile = head * chunks + c
+    for step in range(count):
+        c = count - 1 - step
+        tile = first_tile + c
         r, write, whole = next_r, next_write, next_whole
-        at = vectors_ptr + tl.maximum(tile - 1, head * chunks) * (FIELDS * ROWS)
+        at = vectors_ptr + tl.maximum(tile - 1, first_tile) * (FIELDS * ROWS)
         next_r = tl.load(at + _R * ROWS + rows)
         next_write = tl.load(at + (_WRITE if GATED else _BETA) * ROWS + rows)
         if GATED:
             next_whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
-        token_count = tl.minimum(T - c * TOKENS, TOKENS)
-        first_token = (b * T + c * TOKENS) * H + h
-        first_row = (b * T + c * TOKENS) * N * H + h
+        token_count = tl.minimum(length - c * TOKENS, TOKENS)
+        first_token = (b * T + first + c * TOKENS) * H + h
+        first_row = (b * T + first + c * TOKENS) * N * H + h
         k = _load(k_ptr + first_row * K, rows, H * K, keys, token_count * N, K)
         q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
         dy = _load(dy_ptr + first_token * V, tokens, H * V, values, token_count, V)
@@ -871,7 +923,7 @@ def _narrow_backward_kernel(
         tl.store(dstart_ptr + outside, dstate, mask=in_state)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "begin", "count"])
+@triton.jit(do_not_specialize=["T", "P", "chunks", "begin", "count"])
 @no_type_check
 def _outputs_kernel(
     q_ptr,
@@ -880,7 +932,9 @@ def _outputs_kernel(
     states_ptr,
     errors_ptr,
     y_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     begin,
     count,
@@ -903,10 +957,14 @@ def _outputs_kernel(
     """y of one chunk of one head and a block of values, from its S and e."""
     program = tl.program_id(0).to(tl.int64)
     b, h, c, tile = _locate(program // NV, H, chunks, begin, count)
+    first, end = chunk_at(offsets_ptr, b, c, T, P, TOKENS)
+    if offsets_ptr is not None:
+        if first == end:
+            return
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
     values = (program % NV) * BV + tl.arange(0, BV)
-    token_count = tl.minimum(T - c * TOKENS, TOKENS)
-    first_token = (b * T + c * TOKENS) * H + h
+    token_count = tl.minimum(end - first, TOKENS)
+    first_token = (b * T + first) * H + h
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
     state = _load_state(states_ptr + tile * (K * V), values, keys, V, K, BY_KEY)
     attention = _load(attention_ptr + tile * (BQ * ROWS), tokens, ROWS, rows, BQ, ROWS)
@@ -921,7 +979,7 @@ def _outputs_kernel(
 # ------------------------------------------------------------------- gradients of q, k, β and a
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "P", "chunks"])
 @no_type_check
 def _gradients_kernel(
     q_ptr,
@@ -938,7 +996,9 @@ def _gradients_kernel(
     dbeta_ptr,
     changes_ptr,
     sums_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     H: tl.constexpr,
     N: tl.constexpr,
@@ -978,15 +1038,19 @@ def _gradients_kernel(
     sums of such products are masked there, by the rows that there are.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, 0, chunks)
+    first, end = chunk_at(offsets_ptr, b, c, T, P, TOKENS)
+    if offsets_ptr is not None:
+        if first == end:
+            return
     at = vectors_ptr + tile * (FIELDS * ROWS)
     if between_ptr is not None:
         if (tl.load(at + _LEFT * ROWS) != 0) != MILD:
             return
     rows, tokens, keys = tl.arange(0, ROWS), tl.arange(0, BQ), tl.arange(0, BK)
-    token_count = tl.minimum(T - c * TOKENS, TOKENS).to(tl.int32)
+    token_count = tl.minimum(end - first, TOKENS).to(tl.int32)
     row_count = token_count * N
-    first_token = (b * T + c * TOKENS) * H + h
-    first_row = (b * T + c * TOKENS) * N * H + h
+    first_token = (b * T + first) * H + h
+    first_row = (b * T + first) * N * H + h
 
     k = _load(k_ptr + first_row * K, rows, H * K, keys, row_count, K)
     q = _load(q_ptr + first_token * K, tokens, H * K, keys, token_count, K)
@@ -1169,7 +1233,7 @@ def _gate_by_products(
     return d_decay + f * tl.load(at + _SINCE * ROWS + rows - 1, mask=rows > 0, other=1.0)
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "P", "chunks"])
 @no_type_check
 def _gate_kernel(
     decay_ptr,
@@ -1178,7 +1242,9 @@ def _gate_kernel(
     changes_ptr,
     sums_ptr,
     ddecay_ptr,
+    offsets_ptr,
     T,
+    P,
     chunks,
     H: tl.constexpr,
     N: tl.constexpr,
@@ -1199,9 +1265,13 @@ def _gate_kernel(
     back to s through the gates after it. Nothing is divided by a gate, which may be 0.
     """
     b, h, c, tile = _locate(tl.program_id(0).to(tl.int64), H, chunks, 0, chunks)
+    first, end = chunk_at(offsets_ptr, b, c, T, P, TOKENS)
+    if offsets_ptr is not None:
+        if first == end:
+            return
     rows = tl.arange(0, ROWS)
-    row_count = tl.minimum(T - c * TOKENS, TOKENS) * N
-    first_token = (b * T + c * TOKENS) * H + h
+    row_count = tl.minimum(end - first, TOKENS) * N
+    first_token = (b * T + first) * H + h
     at = vectors_ptr + tile * (FIELDS * ROWS)
     sums_at = sums_ptr + tile * (_SUMS * ROWS)
     until = tl.load(at + _UNTIL * ROWS + rows)
@@ -1227,11 +1297,11 @@ def _gate_kernel(
         since = tl.load(at + _SINCE * ROWS + rows)
         from_row = tl.load(sums_at + _NET * ROWS + rows)
         from_row += since * tl.load(sums_at + _SINCE_K * ROWS + rows)
-        first = rows % N == 0  # of a token, which is read after its last micro-step
-        since = tl.load(at + _SINCE * ROWS + rows + N - 1, mask=first, other=0.0)
-        read = tl.load(sums_at + _SINCE_Q * ROWS + rows // N, mask=first, other=0.0)
+        leads = rows % N == 0  # a token, which is read after its last micro-step
+        since = tl.load(at + _SINCE * ROWS + rows + N - 1, mask=leads, other=0.0)
+        read = tl.load(sums_at + _SINCE_Q * ROWS + rows // N, mask=leads, other=0.0)
         from_row += since * read
-        from_row += tl.load(sums_at + _READS * ROWS + rows // N, mask=first, other=0.0)
+        from_row += tl.load(sums_at + _READS * ROWS + rows // N, mask=leads, other=0.0)
         along *= until
         whole = tl.load(at + _SINCE * ROWS + ROWS - 1)
         until_row = tl.sum(from_row, 0) - tl.cumsum(from_row, 0) + from_row
@@ -1247,11 +1317,15 @@ def _gate_kernel(
 # ------------------------------------------------------------------------------------- launches
 
 
-def _cut(k: Tensor) -> tuple[int, int, int | torch.SymInt]:
-    """(tokens per chunk, tokens in a tile of queries, chunks) of keys [B, T, N, H, K]."""
-    time, micro = k.shape[1], int(k.shape[2])  # a compiler may leave the length open, not N
-    tokens = ROWS // micro
-    return tokens, max(16, power_of_two(tokens)), -(-time // tokens)
+def _cut(k: Tensor) -> tuple[int, int]:
+    """(tokens per chunk, tokens in a tile of queries) of keys [B, T, N, H, K]."""
+    tokens = ROWS // int(k.shape[2])  # a compiler may leave the length open, not N
+    return tokens, max(16, power_of_two(tokens))
+
+
+def _room(k: Tensor, offsets: Tensor | None) -> int | torch.SymInt:
+    """Chunks that there is room for in a row."""
+    return -(-k.shape[1] // _cut(k)[0]) + in_a_row(offsets) - 1
 
 
 def _element(q: Tensor, k: Tensor, v: Tensor, compute: torch.dtype) -> torch.dtype:
@@ -1268,7 +1342,7 @@ def _precision(element: torch.dtype) -> str:
 def _constants(q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype) -> dict[str, Any]:
     """What every kernel is compiled for."""
     _, _, micro, heads, key = k.shape
-    tokens, queries, _ = _cut(k)
+    tokens, queries = _cut(k)
     return {
         "H": heads,
         "N": micro,
@@ -1310,14 +1384,15 @@ def _carry_values(heads: int, key: int, value: int) -> int:
 
 
 def _spans(
-    chunks: int | torch.SymInt, values: int
+    chunks: int | torch.SymInt, values: int, packed: bool = False
 ) -> list[tuple[int | torch.SymInt, int | torch.SymInt]]:
     """(first chunk, chunks) of the spans of a walk: several if it is long, of the narrowest states.
 
     These leave room on every multiprocessor. So the chunks of a span are prepared while the one
-    before is walked, and y of a span is made while the next is.
+    before is walked, and y of a span is made while the next is. Walks of sequences that share a row
+    begin anywhere in it, and have one span.
     """
-    count = max(1, chunks // SPAN) if values == min(CARRY) else 1
+    count = max(1, chunks // SPAN) if values == min(CARRY) and not packed else 1
     ends = [chunks * i // count for i in range(count + 1)]
     return [(begin, end - begin) for begin, end in itertools.pairwise(ends)]
 
@@ -1357,29 +1432,30 @@ def _gradient_tile(key: int, value: int) -> tuple[int, dict[str, int]]:
     return min(64, max(16, power_of_two(value))), {"num_warps": warps, "num_stages": 2}
 
 
-def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+def forward(inputs: Inputs, save: bool, offsets: Tensor | None = None) -> tuple[Tensor, ...]:
     """What `empty` lists."""
     q, k, v, beta, decay, normalize, scale, initial_state = inputs
-    results = empty(inputs, save)
+    results = empty(inputs, save, offsets)
     y, state, inverse, attention, vectors, between, states, errors = results
     if state.numel() == 0:
         return results
     gated, dtype = decay is not None, state.dtype
     if not save:
-        inverse, attention, vectors, between = _chunk_parts(q, k, v, gated, dtype)
+        inverse, attention, vectors, between = _chunk_parts(q, k, v, gated, dtype, offsets)
     batch, time, _, heads, key = k.shape
-    value = v.shape[-1]
-    chunks = _cut(k)[2]
+    value, walks = v.shape[-1], len(state) * heads
+    chunks = _room(k, offsets)
+    where = (contiguous(offsets), time, None if offsets is None else in_a_row(offsets), chunks)
     constants = _constants(q, k, v, gated, dtype) | {"PARTS": _parts(inverse.dtype)}
     q, k, v = (x.to(inverse.dtype).contiguous() for x in (q, k, v))
-    values = _carry_values(batch * heads, key, value)
-    spans = _spans(chunks, values)
+    values = _carry_values(walks, key, value)
+    spans = _spans(chunks, values, offsets is not None)
     apart = _apart(values, save)
     values = _forward_values(values, apart)
     narrow, options = _widths(key)[values]
     blocks = triton.cdiv(value, values)
     if apart and not save:
-        states, errors = _along_chunks(q, k, v, dtype)
+        states, errors = _along_chunks(q, k, v, dtype, offsets)
     prepare = (
         q,
         k,
@@ -1390,8 +1466,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         attention,
         vectors,
         between,
-        time,
-        chunks,
+        *where,
     )
     start = contiguous(initial_state)
     if len(spans) > 1:  # each goes on from what the one before has left in `state`
@@ -1408,10 +1483,9 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
         state,
         states,
         errors,
-        time,
-        chunks,
+        *where,
     )
-    outputs = (q, attention, vectors, states, errors, y, time, chunks)
+    outputs = (q, attention, vectors, states, errors, y, *where)
     own = {"SCALE": scale, "NORMALIZE": normalize, "EXACT": _precision(dtype)}
     taken = {"V": value, "BV": values, "NV": blocks, "GATED": gated}
     kept = {"SAVE": save or apart, "OUT": not apart}
@@ -1424,7 +1498,7 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
                 **_prepare_options(key),
             )  # fmt: skip
             with beside():
-                programs = (batch * heads * blocks,)
+                programs = (walks * blocks,)
                 launch(kernel, programs, *carry, *span, **constants, **taken, **kept, **options)
         if apart:
             del constants["PARTS"]
@@ -1439,24 +1513,23 @@ def forward(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
     return results
 
 
-def empty(inputs: Inputs, save: bool) -> tuple[Tensor, ...]:
+def empty(inputs: Inputs, save: bool, offsets: Tensor | None) -> tuple[Tensor, ...]:
     """The results; saved: M⁻¹, P, vectors, D, S before chunks and e [.., R, V]."""
-    y, state = SPEC.empty(inputs)
+    y, state = SPEC.empty(inputs, in_a_row(offsets))
     if not save:
         return y, state, *(state.new_empty(0) for _ in range(6))
     q, k, v, dtype = inputs.q, inputs.k, inputs.v, state.dtype
-    *parts, between = _chunk_parts(q, k, v, inputs.decay is not None, dtype)
+    *parts, between = _chunk_parts(q, k, v, inputs.decay is not None, dtype, offsets)
     between.zero_()  # it stays so in chunks of mild gates
-    return y, state, *parts, between, *_along_chunks(q, k, v, dtype)
+    return y, state, *parts, between, *_along_chunks(q, k, v, dtype, offsets)
 
 
 def _chunk_parts(
-    q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype
+    q: Tensor, k: Tensor, v: Tensor, gated: bool, dtype: torch.dtype, offsets: Tensor | None
 ) -> tuple[Tensor, ...]:
     """Room for M⁻¹, P, the vectors and D of every chunk."""
-    _, queries, chunks = _cut(k)
-    element = _element(q, k, v, dtype)
-    tiles = (k.shape[0], k.shape[3], chunks)
+    queries, element = _cut(k)[1], _element(q, k, v, dtype)
+    tiles = (k.shape[0], k.shape[3], _room(k, offsets))
     return (
         k.new_empty(*tiles, ROWS, _parts(element), ROWS, dtype=element),
         k.new_empty(*tiles, queries, ROWS, dtype=element),
@@ -1465,9 +1538,11 @@ def _chunk_parts(
     )
 
 
-def _along_chunks(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _along_chunks(
+    q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, offsets: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Room for S before every chunk, [V, K] or, from narrow states, [K, V], and for e."""
-    tiles = (k.shape[0], k.shape[3], _cut(k)[2])
+    tiles = (k.shape[0], k.shape[3], _room(k, offsets))
     key, value, element = k.shape[4], v.shape[4], _element(q, k, v, dtype)
     states = k.new_empty(*tiles, value, key, dtype=element)
     return states, k.new_empty(*tiles, ROWS, value, dtype=element)
@@ -1476,6 +1551,7 @@ def _along_chunks(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[
 def backward(
     inputs: Inputs,
     save: bool,
+    offsets: Tensor | None,
     y: Tensor,
     state: Tensor,
     inverse: Tensor,
@@ -1487,17 +1563,18 @@ def backward(
     dy: Tensor,
     dstate: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The gradients of q, k, v, β, the gates and the initial state."""
+    """The gradients of q, k, v, β, the gates and the initial state, and none of the offsets."""
     q, k, v, beta, decay, normalize, scale, initial_state = inputs
-    grads = empty_grads(*inputs)
+    grads = empty_grads(*inputs, offsets)
     if state.numel() == 0:
         return grads
-    dq, dk, dv, dbeta, ddecay, dstart = grads
+    dq, dk, dv, dbeta, ddecay, dstart, of_offsets = grads
     dv = dv.to(states.dtype)  # also an input of the last kernel
     gated, element = decay is not None, states.dtype
     batch, time, _, heads, key = k.shape
-    value = v.shape[-1]
-    chunks = _cut(k)[2]
+    value, walks = v.shape[-1], len(state) * heads
+    chunks = _room(k, offsets)
+    where = (contiguous(offsets), time, None if offsets is None else in_a_row(offsets), chunks)
     constants = _constants(q, k, v, gated, state.dtype)
     q, k, dy = (x.to(element).contiguous() for x in (q, k, dy))
     dstates = torch.empty_like(states)
@@ -1506,7 +1583,7 @@ def backward(
         tiles = states.shape[:3]
         changes = states.new_empty(*tiles, constants["BQ"] + ROWS, ROWS)
         sums = vectors.new_empty(*tiles, _SUMS.value, ROWS)
-    values = _carry_values(batch * heads, key, value)
+    values = _carry_values(walks, key, value)
     narrow, options = _widths(key)[values]
     blocks = triton.cdiv(value, values)
     carry = (
@@ -1520,12 +1597,11 @@ def backward(
         dv,
         None if initial_state is None else dstart,
         dstates,
-        time,
-        chunks,
+        *where,
     )
     taken = {"V": value, "BV": values, "NV": blocks, "PARTS": _parts(element), "GATED": gated}
     with on_device_of(q):
-        programs = (batch * heads * blocks,)
+        programs = (walks * blocks,)
         kernel = _narrow_backward_kernel if narrow else _backward_kernel
         launch(kernel, programs, *carry, **constants, **taken, **options)
     values, options = _gradient_tile(key, value)
@@ -1544,8 +1620,7 @@ def backward(
         dbeta,
         changes,
         sums,
-        time,
-        chunks,
+        *where,
     )
     own = {"V": value, "BV": values, "SCALE": scale, "NORMALIZE": normalize, "BY_KEY": narrow}
     with on_device_of(q):
@@ -1555,6 +1630,6 @@ def backward(
             launch(_gradients_kernel, programs, *gradients, **constants, **own, **options)
         if gated:
             del constants["K"], constants["BK"]
-            gate = (contiguous(decay), between, vectors, changes, sums, ddecay, time, chunks)
+            gate = (contiguous(decay), between, vectors, changes, sums, ddecay, *where)
             launch(_gate_kernel, programs, *gate, **constants, **GATE_OPTIONS)
-    return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart
+    return dq, dk, dv.to(v.dtype), dbeta, ddecay, dstart, of_offsets
