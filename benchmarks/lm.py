@@ -7,7 +7,8 @@
     PYTHONPATH=src python benchmarks/lm.py --smoke          # tiny sizes, also on a CPU
 
 Training is fp32 weights, bf16 autocast, forward, backward and a fused AdamW update. Ours has its
-blocks compiled one by one, as `statetrack lm pretrain` with compile="blocks" does. Decoding and
+blocks compiled one by one and a step recorded as one CUDA graph, as `statetrack lm pretrain` with
+compile="step" does; with `--blocks` nothing is recorded, as with compile="blocks". Decoding and
 prefill are in bf16. Peers are flash-linear-attention's models, to be found on PYTHONPATH, and for
 the Transformer the Llama of transformers; they run as their authors ship them.
 
@@ -108,6 +109,7 @@ class Cell:
     length: int
     who: str
     swept: bool = False  # of a picture alone
+    recorded: bool = True  # of ours: a training step is one CUDA graph
 
     @property
     def work(self) -> str:
@@ -395,21 +397,29 @@ def trained(cell: Cell, clock: Clock, vocab: int) -> tuple[Any, Callable[[], Any
     if cell.who == "ours":
         from statetrack.lm.config import PretrainOptimizerConfig
         from statetrack.lm.optimizer import Optimizer
+        from statetrack.lm.recorded import RecordedStep
         from statetrack.training.precision import autocast
 
         model = build_ours(cell.model, vocab, torch.float32, device)
+        recorded = device.type == "cuda" and cell.recorded
         if device.type == "cuda":
             model.backbone.compile_blocks()
-        optimizer = Optimizer(model, PretrainOptimizerConfig())
+        optimizer = Optimizer(model, PretrainOptimizerConfig(lr=1e-4), recorded=recorded)
+
+        def update(tokens: Any, targets: Any) -> tuple[Any]:
+            with autocast(device, "bf16"):
+                loss, _, _ = model.loss(tokens, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return (loss.detach(),)
+
+        if recorded:
+            update = RecordedStep(update, cell.batch, cell.length, device)
 
         def step() -> Any:
             tokens = sets[next(turn) % 4]
-            optimizer.zero_grad()
-            with autocast(device, "bf16"):
-                loss, _, _ = model.loss(tokens, tokens.roll(-1, 1))
-            loss.backward()
-            optimizer.step(1e-4)
-            return loss.detach()
+            return update(tokens, tokens.roll(-1, 1))[0]
 
         return model, step
     model = build_peer(cell, vocab, torch.float32, device)
@@ -448,10 +458,10 @@ def train(cell: Cell, clock: Clock, vocab: int) -> dict[str, Any]:
     with shortened(model):  # compiles and tunes all there is, in little memory
         first = clock.first_seconds(step)
     clock.room()
+    clock.forget_peak()  # what a graph takes, it takes when it is recorded
     first += clock.first_seconds(step)
     clock.seconds(step)
     clock.alone()
-    clock.forget_peak()
     ms = clock.milliseconds(step)
     loss = float(step())
     if not loss < 20:
@@ -1327,6 +1337,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="processes that warm up together")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, also on a CPU")
     parser.add_argument("--sweep", action="store_true", help="against length and batch too")
+    parser.add_argument("--blocks", action="store_true", help="record no step of ours")
     parser.add_argument("--tuned", type=Path, help="keeps what peers tune, for a later call")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="of the first chosen cell")
@@ -1347,7 +1358,7 @@ def main() -> None:
     everything = smoke() if args.smoke else in_order([*cells(), *more])
     wanted = args.only.split(",")
     chosen = [
-        cell
+        replace(cell, recorded=not args.blocks)
         for cell in everything
         if any(words in cell.title for words in wanted) and args.who in cell.who
     ]

@@ -26,7 +26,7 @@ def test_the_same_as_torch(kind: str) -> None:
     config = PretrainOptimizerConfig(kind=kind, lr=1e-2, weight_decay=0.1, decay="all")
     ours, theirs = built(), built()
     optimizer = Optimizer(ours, config)
-    trained(ours, lambda: optimizer.step(1e-2))
+    trained(ours, optimizer.step)
     named = dict(theirs.named_parameters())
     matrices = [n for n in named if "blocks" in n and n.endswith("_proj.weight")]
     by_muon = matrices if kind == "muon" else []
@@ -57,9 +57,9 @@ def test_state_moves_to_another(kind: str) -> None:
     config = PretrainOptimizerConfig(kind=kind, lr=1e-2)
     whole, first, second = built(), built(), built()
     optimizer = Optimizer(whole, config)
-    trained(whole, lambda: optimizer.step(1e-2), steps=5)
+    trained(whole, optimizer.step, steps=5)
     begun = Optimizer(first, config)
-    trained(first, lambda: begun.step(1e-2), steps=2)
+    trained(first, begun.step, steps=2)
     second.load_state_dict(first.state_dict())
     rest = Optimizer(second, config)
     saved = dict(begun.state())
@@ -67,6 +67,22 @@ def test_state_moves_to_another(kind: str) -> None:
         value.copy_(saved.pop(name))
     assert not saved
     rest.set_updates(2)
-    trained(second, lambda: rest.step(1e-2), steps=3)
+    trained(second, rest.step, steps=3)
     for a, b in zip(whole.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_rate_is_set_for_all_and_may_change(recorded: bool) -> None:
+    """A recorded step reads it from a tensor: the same numbers up to its rounding."""
+    config = PretrainOptimizerConfig(lr=1e-2, weight_decay=0.1)
+    model, wanted = built(), built()
+    optimizer = Optimizer(model, config, recorded=recorded)
+    others = Optimizer(wanted, PretrainOptimizerConfig(lr=3e-3, weight_decay=0.1))
+    optimizer.set_rate(3e-3)
+    trained(model, optimizer.step, steps=1)  # later ones turn rounding into steps
+    trained(wanted, others.step, steps=1)
+    for a, b in zip(model.parameters(), wanted.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-8)
+    rates = [group["lr"] for part in optimizer.parts for group in part.param_groups]
+    assert all(isinstance(rate, torch.Tensor) == recorded for rate in rates)

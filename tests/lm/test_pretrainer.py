@@ -87,7 +87,7 @@ def test_packed_documents_are_read_alone(carry: bool, manifest: Manifest) -> Non
     for step in range(3):
         windows = rows_of(one.sampler, step, 0, 4)
         rows = one.reader.rows(windows)
-        mine = one._backward(rows, slice(0, 4), 1.0)
+        mine = one._backward(rows.tokens, rows.targets, slice(0, 4))
         wanted = []
         for row in range(4):
             documents = [list(seen[row]) if carry else []]
@@ -219,6 +219,7 @@ def test_a_spike_is_reported_and_skipped_by_choice(
     assert one.updates == (39 if skip else 40)
 
 
+MUON = PretrainOptimizerConfig(kind="muon")
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": dataclasses.replace(corpus.model(), vocab_size=256)}, "they do not belong together"),
     ({"data_sha256": "0" * 64}, "another hash"),
@@ -228,6 +229,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"context_parallel": 3}, "length=32 must be a multiple of context_parallel=3"),
     ({"context_parallel": 2, "documents": "packed"}, "'packed' cannot be cut in time"),
     ({"carry_state": True, "model": corpus.model("Attention")}, "carry_state needs layers"),
+    ({"compile": "step"}, "compile='step' is for one GPU, not for the device cpu"),
+    ({"compile": "step", "documents": "packed"}, "which documents='packed' does not allow"),
+    ({"compile": "step", "skip_spikes": True}, "which skip_spikes does not allow"),
+    ({"compile": "step", "optimizer": MUON}, "which optimizer.kind='muon' does not allow"),
+    ({"compile": "step", "context_parallel": 2}, "which context_parallel does not allow"),
 ]
 
 

@@ -184,8 +184,8 @@ class Machine:
     """Sequences that one process reads at once; by default all of its share."""
     recompute: Flag = False
     """Activation checkpointing: less memory, a third more work."""
-    compile: Flag = False
-    """Compile every block with torch.compile."""
+    compile: Literal["blocks", "step"] | None = None
+    """blocks: every block by torch.compile. step: and a whole step as one CUDA graph."""
     context_parallel: int | None = None
     """Processes that share each sequence, cut in time: for sequences too long for one."""
     peak_tflops: float | None = None
@@ -332,7 +332,7 @@ def pretrain_config(shards: Path, recipe: Recipe) -> "PretrainConfig":
         "precision": recipe.machine.precision,
         "micro_batch": recipe.machine.micro_batch,
         "recompute": recipe.machine.recompute or None,
-        "compile": "blocks" if recipe.machine.compile else None,
+        "compile": recipe.machine.compile,
         "context_parallel": recipe.machine.context_parallel,
         "peak_tflops": recipe.machine.peak_tflops,
         "log_every": judge.log_every,

@@ -79,7 +79,9 @@ class PretrainConfig(RunDescription):
         micro_batch: sequences that one process reads at once; a step is as many as it needs.
         recompute: keep only what goes into each block, and compute the rest again when gradients
             are asked for.
-        compile: `blocks` compiles each block with torch.compile.
+        compile: `blocks` compiles each block with torch.compile; `step` also records a whole step
+            as one CUDA graph, so that a GPU does not wait for the host: small batches are many
+            times as fast. It is for one GPU, AdamW, and windows of the text as it is.
         context_parallel: processes that share each sequence, cut in time; the others have other
             sequences.
         peak_tflops: of one device, for the MFU; measured if it is not given.
@@ -121,7 +123,7 @@ class PretrainConfig(RunDescription):
     data_seed: Seed = 0
     micro_batch: Whole | None = None
     recompute: bool = False
-    compile: Literal["no", "blocks"] = "no"
+    compile: Literal["no", "blocks", "step"] = "no"
     context_parallel: Whole = 1
     peak_tflops: Positive | None = None
     log_every: Whole = 10
@@ -157,6 +159,18 @@ class PretrainConfig(RunDescription):
             raise ValueError(
                 f"batch={self.batch} must be a multiple of micro_batch={self.micro_batch}"
             )
+        if self.compile == "step":
+            for name, refused in (
+                ("documents='packed'", self.documents == "packed"),
+                ("skip_spikes", self.skip_spikes),
+                ("optimizer.kind='muon'", self.optimizer.kind == "muon"),
+                ("context_parallel", self.context_parallel > 1),
+            ):
+                if refused:
+                    raise ValueError(
+                        f"compile='step' records one step and takes it again and again, which "
+                        f"{name} does not allow: take compile='blocks'"
+                    )
         if self.model.backbone.dropout:
             raise ValueError("pretraining has no dropout: every text is read once")
         if self.data_sha256 is None:

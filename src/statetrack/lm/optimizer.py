@@ -19,9 +19,15 @@ def local(tensor: Any) -> Tensor:
 
 
 class Optimizer:
-    """The optimisers of a model, as one: their state is there from the beginning, by name."""
+    """The optimisers of a model, as one: their state is there from the beginning, by name.
 
-    def __init__(self, model: nn.Module, config: PretrainOptimizerConfig) -> None:
+    With `recorded` a CUDA graph may hold its steps: then the learning rate is a tensor, which the
+    graph reads.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: PretrainOptimizerConfig, *, recorded: bool = False
+    ) -> None:
         self.config = config
         self.named = dict(model.named_parameters())
         by_muon = {
@@ -31,12 +37,14 @@ class Optimizer:
         }
         self.parts: list[torch.optim.Optimizer] = []
         if others := [name for name in self.named if name not in by_muon]:
+            device = self.named[others[0]].device
             adamw = torch.optim.AdamW(
                 self._groups(others),
-                lr=config.lr,
+                lr=torch.tensor(config.lr, device=device) if recorded else config.lr,
                 betas=config.betas,
                 eps=config.eps,
                 fused=True,
+                capturable=recorded,
             )
             self.parts.append(adamw)
             for name in others:
@@ -70,10 +78,17 @@ class Optimizer:
             for (decayed, _), params in groups.items()
         ]
 
-    def step(self, lr: float) -> None:
+    def set_rate(self, lr: float) -> None:
+        """The learning rate of the next steps."""
         for part in self.parts:
             for group in part.param_groups:
-                group["lr"] = lr
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(lr)
+                else:
+                    group["lr"] = lr
+
+    def step(self) -> None:
+        for part in self.parts:
             part.step()
 
     def zero_grad(self) -> None:

@@ -7,6 +7,7 @@ to (g + 1)·B·C/W - 1, and of each the tokens of segment w mod C. Matrices are 
 and in fp32 on every process, and their gradients are summed here.
 """
 
+import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from statetrack._typing import Float
-from statetrack.lm.batches import Reader, Rows, packing_of_documents, rows_of
+from statetrack._typing import Float, Int
+from statetrack.lm.batches import Reader, packing_of_documents, rows_of
 from statetrack.lm.config import PretrainConfig
 from statetrack.lm.judge import Judged, Validation
 from statetrack.lm.machine import flops_per_token, measured_tflops, memory_gb
 from statetrack.lm.optimizer import Optimizer, local
+from statetrack.lm.recorded import RecordedStep
 from statetrack.lm.sampler import Sampler
 from statetrack.lm.shards import Manifest, verify
 from statetrack.lm.spikes import Spikes
@@ -63,7 +66,7 @@ class Pretrainer(Executor):
             mixture=config.mixture,
             streams=config.carry_state,
         )
-        ranks.once(lambda: _expect_enough(config, self.sampler, self.world))
+        ranks.once(lambda: _expect_enough(config, self.sampler, self.world, device))
         self.sharing = config.context_parallel
         self.rows = config.batch * self.sharing // self.world
         self.first_row = self.rank // self.sharing * self.rows
@@ -74,18 +77,26 @@ class Pretrainer(Executor):
         self.size = sum(parameter.numel() for parameter in model.parameters())
         self.whole = {name for name, p in model.named_parameters() if p.ndim < 2}
         self.model: CausalLM = self._prepared(model)
-        self.optimizer = Optimizer(self.model, config.optimizer)
+        recorded = config.compile == "step"
+        self.optimizer = Optimizer(self.model, config.optimizer, recorded=recorded)
         self.validation = Validation(self.manifest, config)
         self.spikes = Spikes(config.spike_sigmas)
         self.updates = 0
         self.carried = self._empty_state() if config.carry_state else None
         self.peak = config.peak_tflops or measured_tflops(device, config.precision)
         self._row_losses: dict[int, Tensor] = {}
+        self.recorded: RecordedStep | None = None
+        if recorded:
+            self.recorded = RecordedStep(self._updated, self.rows, config.length, device)
 
     def _prepared(self, model: CausalLM) -> CausalLM:
         """Sharded over the processes, compiled and told to recompute, as the config says."""
         model.backbone.gradient_checkpointing = self.config.recompute
-        if self.config.compile == "blocks":
+        # There is no dropout, and so no random numbers to draw again.
+        model.backbone._gradient_checkpointing_func = functools.partial(
+            checkpoint, use_reentrant=False, preserve_rng_state=False
+        )
+        if self.config.compile != "no":
             # Blocks of all models count as one function, of which torch.compile makes eight
             # versions and none more, and whose sizes it takes for variable once two were seen.
             torch.compiler.reset()
@@ -118,19 +129,15 @@ class Pretrainer(Executor):
         """One step: the loss, the norm of the gradient, and whether the update was left out."""
         config = self.config
         if self.carried is not None and self.sampler.begins(at):
-            self.carried = self._empty_state()
+            for value in named(self.carried).values():
+                value.zero_()
         mine = self.reader.rows(rows_of(self.sampler, at, self.first_row, self.rows))
         mine = mine.segment(self.rank % self.sharing, self.sharing)
-        size = config.micro_batch or self.rows
-        pieces = [slice(i, min(i + size, self.rows)) for i in range(0, self.rows, size)]
-        by_row: list[Tensor] = []
-        self.optimizer.zero_grad()
-        for piece in pieces:
-            if self.world > 1:  # gradients are summed over processes once a step
-                self.model.set_requires_gradient_sync(piece is pieces[-1])  # type: ignore[operator]
-            share = (piece.stop - piece.start) / self.rows
-            by_row.append(self._backward(mine, piece, share))
-        each = self._of_whole_rows(torch.cat(by_row))
+        self.optimizer.set_rate(config.optimizer.lr * config.schedule.factor(at, config.steps))
+        if self.recorded is None:
+            each, norm = self._gradients(mine.tokens, mine.targets)
+        else:
+            each, norm = self.recorded(mine.tokens, mine.targets)
         self._row_losses[at] = each
         domains = self._here(mine.domains)
         sums[0].index_add_(0, domains, each.double())
@@ -139,16 +146,37 @@ class Pretrainer(Executor):
         if self.world > 1:
             dist.all_reduce(loss)
             loss /= self.world
-        norm = self._clipped()
         if config.skip_spikes and self._is_spike(loss):
             return loss, torch.zeros_like(norm), True
-        self.optimizer.step(config.optimizer.lr * config.schedule.factor(at, config.steps))
+        if self.recorded is None:
+            self.optimizer.step()
         self.updates += 1
         return loss, norm, False
 
-    def _backward(self, mine: Rows, piece: slice, share: float) -> Float[Tensor, "rows"]:
-        """Adds the gradients of some rows; the loss of each."""
-        tokens, targets = mine.tokens[piece], mine.targets[piece]
+    def _updated(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """A whole step on rows that are on the device; as `_gradients`."""
+        results = self._gradients(tokens, targets)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return results
+
+    def _gradients(
+        self, tokens: Int[Tensor, "rows time"], targets: Int[Tensor, "rows time"]
+    ) -> tuple[Float[Tensor, "rows"], Float[Tensor, ""]]:
+        """Makes the gradients of these rows, clipped; the loss of each and the norm before."""
+        size = self.config.micro_batch or self.rows
+        pieces = [slice(i, min(i + size, self.rows)) for i in range(0, self.rows, size)]
+        by_row: list[Tensor] = []
+        self.optimizer.zero_grad()
+        for piece in pieces:
+            if self.world > 1:  # gradients are summed over processes once a step
+                self.model.set_requires_gradient_sync(piece is pieces[-1])  # type: ignore[operator]
+            by_row.append(self._backward(tokens[piece], targets[piece], piece))
+        return self._of_whole_rows(torch.cat(by_row)), self._clipped()
+
+    def _backward(self, tokens: Tensor, targets: Tensor, piece: slice) -> Float[Tensor, "rows"]:
+        """Adds the gradients of some rows, those of `piece`; the loss of each."""
+        share = (piece.stop - piece.start) / self.rows
         start = None
         if self.carried is not None:
             start = tuple({k: v[piece] for k, v in layer.items()} for layer in self.carried)
@@ -210,7 +238,7 @@ class Pretrainer(Executor):
         return loss, each.view(tokens.shape), after
 
     def _here(self, tensor: Tensor) -> Tensor:
-        if self.device.type == "cpu":
+        if tensor.device.type == self.device.type:
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
@@ -423,7 +451,9 @@ def _checked(config: PretrainConfig) -> Manifest:
     return manifest
 
 
-def _expect_enough(config: PretrainConfig, sampler: Sampler, world: int) -> None:
+def _expect_enough(
+    config: PretrainConfig, sampler: Sampler, world: int, device: torch.device
+) -> None:
     sharing = config.context_parallel
     if world % sharing:
         raise ValueError(
@@ -435,6 +465,9 @@ def _expect_enough(config: PretrainConfig, sampler: Sampler, world: int) -> None
         raise ValueError(
             f"batch={config.batch} must be a multiple of the {world // sharing} {groups}"
         )
+    if config.compile == "step" and (world > 1 or device.type != "cuda"):
+        what = f"{world} processes" if world > 1 else f"the device {device.type}"
+        raise ValueError(f"compile='step' is for one GPU, not for {what}: take 'blocks'")
     if sampler.total < config.batch:
         raise ValueError(
             f"{config.data} has {sampler.total} windows of {config.length} tokens, fewer than the "

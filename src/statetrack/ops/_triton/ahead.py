@@ -57,7 +57,7 @@ def compiled_ahead(forward: Op, backward: Op, num_outputs: int, *, used: int | N
 
     def run(inputs: Any, *options: Any) -> tuple[Tensor, ...]:
         args = (*inputs, *options)
-        sizes = tuple((x.dtype, x.shape) if isinstance(x, Tensor) else x for x in args)
+        sizes = tuple(map(_size, args))
         if sizes not in seen:
             if len(seen) == MOST_SIZES:
                 seen.clear()
@@ -67,6 +67,13 @@ def compiled_ahead(forward: Op, backward: Op, num_outputs: int, *, used: int | N
         return forward(inputs, *options)
 
     return run
+
+
+def _size(x: Any) -> Any:
+    """What kernels are made for; how many sequences a row holds, by their offsets, is not."""
+    if not isinstance(x, Tensor):
+        return x
+    return x.dtype, x.shape if x.is_floating_point() or x.is_complex() else x.dim()
 
 
 def _launches(
