@@ -139,8 +139,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", choices=("checks", "times"))
+    parser.add_argument("--work", default="", help="substrings of what is timed, by commas")
     args = parser.parse_args()
     rows = []
+
+    def wanted(work: str) -> bool:
+        return args.only != "checks" and any(words in work for words in args.work.split(","))
 
     def keep(row: dict[str, Any]) -> None:
         print(json.dumps(row), flush=True)
@@ -159,20 +163,26 @@ def main() -> None:
                 about = {"kind": "check", "values": values, "case": case, "packed": packed}
                 keep(about | {"right": right} | found)
     chunked._carry_values = choose
-    for b, t, h, key, value in SHAPES if args.only != "checks" else ():
+    for b, t, h, key, value in SHAPES:
         for gates in ("none", "near one", "any"):
+            work = f"B{b} T{t} H{h} K{key} V{value}, gates: {gates}"
+            if not wanted(work):
+                continue
             inputs = draw(b, t, 1, h, key, value, gates)
             dy = torch.randn(b, t, h, value, device=DEVICE).bfloat16()
             dstate = torch.zeros(b, h, key, value, device=DEVICE)
             both = lambda i=inputs, y=dy, s=dstate: forward_and_backward(i, y, s)  # noqa: E731
             forward = lambda i=inputs: chunked.forward(i, False)  # noqa: E731
             both(), forward()
-            row = {"kind": "time", "work": f"B{b} T{t} H{h} K{key} V{value}, gates: {gates}"}
+            row: dict[str, Any] = {"kind": "time", "work": work}
             row |= {"forward": by_kernel(forward, 5), "forward+backward": by_kernel(both, 5)}
             row["graph"] = [graph_ms(forward, args.repeats), graph_ms(both, args.repeats)]
             keep(row)
-    for t, h, key, value, sequences in PACKED if args.only != "checks" else ():
+    for t, h, key, value, sequences in PACKED:
         for gates in ("none", "near one"):
+            work = f"T{t} H{h} K{key} V{value} in {sequences} sequences, gates: {gates}"
+            if not wanted(work):
+                continue
             inputs, offsets = draw(1, t, 1, h, key, value, gates), cut(t, sequences)
             dy = torch.randn(1, t, h, value, device=DEVICE).bfloat16()
             given = inputs, dy, torch.zeros(sequences, h, key, value, device=DEVICE), offsets
@@ -181,9 +191,9 @@ def main() -> None:
             longest = int(offsets.diff().max())
             slow = lambda x=(*given, longest): token_by_token(*x)  # noqa: E731
             both(), forward(), slow()
-            row = {"kind": "packed", "work": f"T{t} H{h} K{key} V{value} in {sequences}: {gates}"}
+            row = {"kind": "packed", "work": work}
             row["graph"] = [graph_ms(step, args.repeats) for step in (forward, both)]
-            keep(row | {"token by token, ms": graph_ms(slow, 1)})
+            keep(row | {"token by token, with backward": graph_ms(slow, 1)})
 
 
 if __name__ == "__main__":
