@@ -17,7 +17,8 @@ and GLA, whose gates begin near 1, with s = σ(x)^(1/16):
     gla extended  a = 2s - 1            begins at 0.915, moves twice as fast, may be negative
     gla capped    a = max(2s - 1, 0)    begins and moves so, but never is
 
-and Gated DeltaNet (`gated usual`, `gated extended`, `gated capped`), with β as DeltaNet has it.
+and Gated DeltaNet (`gated usual`, `gated extended`, `gated capped`, `gated learnt`), with β as
+DeltaNet has it.
 
 Rows that are in the file already are not made again.
 """
@@ -66,6 +67,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gated usual": ("GatedDeltaNet", GATED | {"eigen_range": (0.0, 1.0)}),
     "gated extended": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0)}),
     "gated capped": ("CappedGatedDeltaNet", GATED),
+    "gated learnt": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0), "learn_range": True}),
 }
 
 

@@ -166,6 +166,9 @@ def test_the_answer_names_the_cause_or_says_that_it_is_open(root: Path, with_con
     assert "lower on code; open on prose." in said
     assert "whose eigenvalues are clamped to at least 0 has this loss" in said
     assert "higher on code; alike on prose." in said
+    alone = language_answer([one for one in asked(with_control) if one.seed == 0])
+    assert "in training: code -0.0200 (-0.0200 to -0.0200), prose" in alone
+    assert "with one seed." in alone and "by themselves" not in alone
     lines = language_tables(asked(with_control), link)
     (control,) = [line for line in lines if line.startswith("| DeltaNet [0, 1], 2σ(x) capped |")]
     assert "[2.1715 (0.1000)](loss/" in control

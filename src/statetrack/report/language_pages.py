@@ -125,8 +125,7 @@ def _cause(found: Sequence[Family], layer: str) -> list[str]:
         said.append(
             "A capped control starts and moves as [-1, 1] does, but never has a negative "
             "eigenvalue: its β stops at 1, or its gates at 0. The loss of [-1, 1] less that of the "
-            f"control, which is what the sign is worth in training: {_numbers_of(sign)} "
-            f"({_seeds(sign)}, by themselves {_by_seed(sign)}): {_verdicts(sign)}."
+            f"control, which is what the sign is worth in training: {_judged(sign)}."
         )
     if clamp := by_cause["clamp"]:
         said.append(
@@ -137,8 +136,7 @@ def _cause(found: Sequence[Family], layer: str) -> list[str]:
     if learnt := by_cause["learnt"]:
         said.append(
             "Models whose heads learn their range begin as [0, 1] does and may become [-1, 1]. "
-            f"Their loss less that of [0, 1]: {_numbers_of(learnt)} ({_seeds(learnt)}, by "
-            f"themselves {_by_seed(learnt)}): {_verdicts(learnt)}."
+            f"Their loss less that of [0, 1]: {_judged(learnt)}."
         )
     if not said and layer in {control for control, _, _ in CONTROLS.values()}:
         said.append(
@@ -154,6 +152,15 @@ def _at_training(found: Sequence[Family], cause: Cause) -> list[Difference]:
 def _numbers_of(told: Sequence[Difference]) -> str:
     return ", ".join(
         f"{one.domain} {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})" for one in told
+    )
+
+
+def _judged(told: Sequence[Difference]) -> str:
+    """The numbers, by seed too where there are several, and what they say."""
+    if len(told[0].seeds) == 1:
+        return f"{_numbers_of(told)}, with one seed"
+    return (
+        f"{_numbers_of(told)} ({_seeds(told)}, by themselves {_by_seed(told)}): {_verdicts(told)}"
     )
 
 
