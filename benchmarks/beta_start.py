@@ -17,8 +17,8 @@ and GLA, whose gates begin near 1, with s = σ(x)^(1/16):
     gla extended  a = 2s - 1            begins at 0.915, moves twice as fast, may be negative
     gla capped    a = max(2s - 1, 0)    begins and moves so, but never is
 
-and Gated DeltaNet (`gated usual`, `gated extended`, `gated capped`, `gated learnt`), with β as
-DeltaNet has it.
+and Gated DeltaNet with β as DeltaNet has it (`gated usual`, `gated extended`, `gated capped`,
+`gated shifted`, `gated learnt`).
 
 Rows that are in the file already are not made again.
 """
@@ -34,7 +34,7 @@ from torch import Tensor
 from warmup import USUAL, config, make_rows, measured
 
 from statetrack.eigenvalues import EigenRange
-from statetrack.layers import DeltaNet
+from statetrack.layers import DeltaNet, GatedDeltaNet
 from statetrack.layers.registry import register
 
 WARMUP, STD, LR = 0.1, 0.02, 3e-3
@@ -55,6 +55,16 @@ class ShiftedDeltaNet(DeltaNet):
         self.eigen_range = ShiftedRange(-1.0)
 
 
+@register
+class ShiftedGatedDeltaNet(GatedDeltaNet):
+    """Gated DeltaNet [-1, 1] whose β begins at 0.5."""
+
+    def __init__(self, d_model: int, num_heads: int, *, head_dim: int, value_dim: int) -> None:
+        sizes = {"head_dim": head_dim, "value_dim": value_dim}
+        super().__init__(d_model, num_heads, eigen_range=(-1.0, 1.0), **sizes)
+        self.eigen_range = ShiftedRange(-1.0)
+
+
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "usual": USUAL,
     "extended": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0)}),
@@ -67,6 +77,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gated usual": ("GatedDeltaNet", GATED | {"eigen_range": (0.0, 1.0)}),
     "gated extended": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0)}),
     "gated capped": ("CappedGatedDeltaNet", GATED),
+    "gated shifted": ("ShiftedGatedDeltaNet", GATED),
     "gated learnt": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0), "learn_range": True}),
 }
 

@@ -54,6 +54,8 @@ class RecordedStep:
         with torch.cuda.stream(beside):
             results = self.step(self.tokens, self.targets)
         here.wait_stream(beside)
+        for result in results:
+            result.record_stream(here)
         return results
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
