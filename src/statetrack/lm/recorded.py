@@ -43,7 +43,8 @@ class RecordedStep:
             self.taken += 1
             return self._beside()
         if self.graph is None:
-            self.graph = self._recorded()
+            self._record()
+        assert self.graph is not None
         self.graph.replay()
         return tuple(result.clone() for result in self.results)
 
@@ -58,7 +59,7 @@ class RecordedStep:
             result.record_stream(here)
         return results
 
-    def _recorded(self) -> torch.cuda.CUDAGraph:
+    def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
@@ -68,4 +69,4 @@ class RecordedStep:
                 f"compile='step' cannot record this model: {str(error).splitlines()[0]}. Something "
                 "in it waits for the GPU, or allocates by what it has computed: take 'blocks'"
             ) from error
-        return graph
+        self.graph = graph
