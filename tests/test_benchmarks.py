@@ -166,6 +166,23 @@ def test_what_is_short_of_its_goal(
     assert (lm._missed((phase, rest), sides) is not None) == short
 
 
+def test_a_narrow_stream_is_beside_the_same_peer_and_goal(lm: ModuleType) -> None:
+    work = "DeltaNet 374M B16 T2048"
+    shared = dict.fromkeys(("ms", "first_step_s", "mfu"), 1.0) | {"phase": "train", "date": ""}
+    shared |= {"versions": {}, "device": "", "peak_mb": 37e3, "who": "ours"}
+    wide, narrow = (
+        shared | {"work": name, "tokens_per_s": speed}
+        for name, speed in ((work, 199e3), (work + lm.NARROW, 211e3))
+    )
+    peer = wide | {"who": "fla", "tokens_per_s": 100e3}
+    sides = lm.by_work([wide, narrow, peer])["train", work + lm.NARROW]
+    assert sides == {"ours": narrow, "peer": peer}
+    assert lm.markdown([wide, narrow, peer]).splitlines()[-1].endswith("2.11 | 210k, 38 GiB |")
+    assert "Short of" not in lm.on_page([wide, narrow, peer], [], [])
+    slow = narrow | {"tokens_per_s": 205e3}
+    assert f"Short of a goal: train {work}." in lm.on_page([wide, slow, peer], [], [])
+
+
 def test_the_first_sentence(lm: ModuleType) -> None:
     row = {"tokens_per_s": 188e3, "peak_mb": 36556.8, "mfu": 0.49, "ms": 0.83}
     works = {

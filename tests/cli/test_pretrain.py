@@ -48,12 +48,14 @@ def test_from_text_to_text(
 def test_a_config_of_another_run(
     shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = f"lm pretrain {shards} {SMALL} --steps 2 --mixture code=3 --mixture prose=1"
+    small = SMALL.replace("--precision fp32", "--precision bf16 --residual-precision bf16")
+    command = f"lm pretrain {shards} {small} --steps 2 --mixture code=3 --mixture prose=1"
     command += " --optimizer muon --schedule wsd --documents packed --z-loss 1e-4 --recompute"
     assert main(words(f"{command} --show-config")) == 0
     shown = capsys.readouterr().out
     found = json.loads(shown)["config"]
     assert found["mixture"] == {"code": 3.0, "prose": 1.0} and found["recompute"]
+    assert found["precision"] == found["residual_precision"] == "bf16"
     assert found["optimizer"]["kind"] == "muon" and found["schedule"]["shape"] == "wsd"
     path = tmp_path / "config.json"
     path.write_text(shown)

@@ -57,6 +57,7 @@ def test_defaults_are_frozen(manifest: Manifest) -> None:
         ({"carry_state": True, "mixture": {"code": 1.0}}, "leave out one"),
         ({"mixture": {"code": 0.0}}, "no share above 0"),
         ({"documents": "joint"}, "did you mean 'joined'"),
+        ({"residual_precision": "bf16"}, "is for precision='bf16'"),
     ],
 )
 def test_what_does_not_fit(changes: dict[str, object], message: str, manifest: Manifest) -> None:

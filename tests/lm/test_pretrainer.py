@@ -252,6 +252,25 @@ def test_bf16_and_compiled_options_reach_the_model(manifest: Manifest) -> None:
     assert executor(corpus.config(manifest, recompute=True)).model.backbone.gradient_checkpointing
 
 
+@pytest.mark.parametrize("mixer", ["DeltaNet", "Mamba", "Attention"])
+def test_a_residual_stream_in_bf16_is_near_that_in_fp32(mixer: str, manifest: Manifest) -> None:
+    """It reaches the last norm; losses are those of fp32 but for rounding; weights stay fp32."""
+    config = corpus.config(manifest, precision="bf16", model=corpus.model(mixer))
+    usual, narrow = (
+        executor(dataclasses.replace(config, residual_precision=one)) for one in ("fp32", "bf16")
+    )
+    seen: list[torch.dtype] = []
+    assert narrow.model.backbone.norm is not None
+    narrow.model.backbone.norm.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].dtype)
+    )
+    first, second = usual.step(0, 3), narrow.step(0, 3)
+    assert set(seen) == {torch.bfloat16}
+    assert first.losses != second.losses
+    assert second.losses[0] == pytest.approx(first.losses[0], rel=1e-2)
+    assert {p.dtype for p in narrow.model.parameters()} == {torch.float32}
+
+
 COMPILED = """
 import sys
 from statetrack.lm import Manifest

@@ -180,6 +180,8 @@ class Machine:
 
     precision: Literal["fp32", "bf16"] | None = None
     """bf16 keeps fp32 weights."""
+    residual_precision: Literal["fp32", "bf16"] | None = None
+    """Of the residual stream; bf16 is faster, keeps less, and rounds what blocks add to 8 bits."""
     micro_batch: int | None = None
     """Sequences that one process reads at once; by default all of its share."""
     recompute: Flag = False
@@ -330,6 +332,7 @@ def pretrain_config(shards: Path, recipe: Recipe) -> "PretrainConfig":
         "z_loss": how.z_loss,
         "skip_spikes": how.skip_spikes or None,
         "precision": recipe.machine.precision,
+        "residual_precision": recipe.machine.residual_precision,
         "micro_batch": recipe.machine.micro_batch,
         "recompute": recipe.machine.recompute or None,
         "compile": recipe.machine.compile,

@@ -217,7 +217,7 @@ def study(arguments: argparse.Namespace) -> int:
         evaluation=PretrainEvaluationConfig(every=2 * eighth),
         checkpoint_every=eighth,
         micro_batch=arguments.micro_batch,
-        compile="blocks" if arguments.compile else "no",
+        compile=arguments.compile,
         **batch,
     )
     names = [model_label(config) for config in planned]
@@ -467,7 +467,14 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     runs.add_argument("--batch", type=int, help="sequences a step, if not the recipe's")
     runs.add_argument("--micro-batch", type=int)
-    runs.add_argument("--compile", action="store_true")
+    runs.add_argument(
+        "--compile",
+        nargs="?",
+        const="blocks",
+        default="no",
+        choices=("blocks", "step"),
+        help="`step` also records a step as one CUDA graph",
+    )
     runs.add_argument("--ask", nargs="*", choices=list(ANSWERS), default=list(ANSWERS))
     runs.set_defaults(do=study)
     asked = [runs]

@@ -76,6 +76,10 @@ class PretrainConfig(RunDescription):
         z_loss: weight of (log Z)² in the loss, which keeps the scores small.
         skip_spikes: leave out an update whose loss is `spike_sigmas` standard deviations above the
             mean of the last 100. Otherwise such a step is only reported.
+        precision: `fp32`, or `bf16`: fp32 weights, products in bf16.
+        residual_precision: of the residual stream with `precision="bf16"`. In `bf16` a GPU moves
+            half of its bytes and keeps less, and each block rounds what it adds to 8 bits; the
+            trained model is read with a stream in fp32 all the same.
         micro_batch: sequences that one process reads at once; a step is as many as it needs.
         recompute: keep only what goes into each block, and compute the rest again when gradients
             are asked for.
@@ -119,6 +123,7 @@ class PretrainConfig(RunDescription):
     skip_spikes: bool = False
     spike_sigmas: Positive = 6.0
     precision: Literal["fp32", "bf16"] = "fp32"
+    residual_precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 0
     data_seed: Seed = 0
     micro_batch: Whole | None = None
@@ -171,6 +176,11 @@ class PretrainConfig(RunDescription):
                         f"compile='step' records one step and takes it again and again, which "
                         f"{name} does not allow: take compile='blocks'"
                     )
+        if self.residual_precision == "bf16" and self.precision == "fp32":
+            raise ValueError(
+                "residual_precision='bf16' is for precision='bf16': products in fp32 would read "
+                "what was rounded before them"
+            )
         if self.model.backbone.dropout:
             raise ValueError("pretraining has no dropout: every text is read once")
         if self.data_sha256 is None:

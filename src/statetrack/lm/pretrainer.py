@@ -92,6 +92,8 @@ class Pretrainer(Executor):
     def _prepared(self, model: CausalLM) -> CausalLM:
         """Sharded over the processes, compiled and told to recompute, as the config says."""
         model.backbone.gradient_checkpointing = self.config.recompute
+        if self.config.residual_precision == "bf16":
+            model.backbone.residual_dtype = torch.bfloat16
         # There is no dropout, and so no random numbers to draw again.
         model.backbone._gradient_checkpointing_func = functools.partial(
             checkpoint, use_reentrant=False, preserve_rng_state=False
