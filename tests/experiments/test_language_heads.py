@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from statetrack.experiments import language_heads
 from statetrack.experiments.language_heads import FIRST, HeadSettings, look_at_heads
 from statetrack.lm import Manifest, load_text
 from statetrack.lm.token_classes import CLASSES, class_of
@@ -60,6 +61,22 @@ def test_values_are_one_less_beta(manifest: Manifest) -> None:
     for example in found["examples"]:
         assert len(example["tokens"]) == 12 and len(example["heads"]) == 4
         assert all(len(head["values"]) == 12 for head in example["heads"])
+
+
+def test_very_many_heads_are_counted_together(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, text = build(), load_text(manifest.folder)
+    each = look_at_heads(model, text, manifest, SETTINGS)
+    monkeypatch.setattr(language_heads, "MOST_HEADS", 1)
+    together = look_at_heads(model, text, manifest, SETTINGS)
+    assert each["heads"] and each["examples"]
+    assert not together["heads"] and not together["examples"]
+    for kind in ("all", "by_class", "by_domain", "tokens"):
+        assert together[kind] == each[kind]
+    assert each["all"]["count"] == sum(one["count"] for one in each["heads"])
+    mean = sum(one["below_0"] for one in each["heads"]) / 4
+    assert each["all"]["below_0"] == pytest.approx(mean, abs=1e-5)
 
 
 def test_no_head_of_the_usual_range_is_negative(manifest: Manifest) -> None:

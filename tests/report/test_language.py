@@ -22,6 +22,7 @@ from statetrack.report.language import (
 from statetrack.report.language_figures import examples_picture, heads_picture, position_picture
 from statetrack.report.language_pages import (
     heads_answer,
+    heads_tables,
     language_answer,
     language_tables,
     probe_tables,
@@ -217,6 +218,16 @@ def test_the_answer_is_in_the_first_sentence(root: Path) -> None:
     assert "1 of 4 heads are below 0 on more than half" in heads
     assert "Below 0 is most frequent on tokens of the class opening bracket (90.0 %)" in heads
     assert heads_answer([]).startswith("Not known")
+
+
+def test_heads_that_were_counted_together(root: Path) -> None:
+    study = asked(root)
+    for one in study:
+        one.answers["heads"] |= {"heads": [], "examples": []}
+    said, lines = heads_answer(study), heads_tables(study, link)
+    assert "). Below 0 is most frequent" in said and "heads are below" not in said
+    assert any(line.startswith("| opening bracket | 20 |") for line in lines)
+    assert not any("layer | head" in line for line in lines)
 
 
 def test_tables_link_to_their_records_and_say_what_is_missing(root: Path) -> None:

@@ -1,6 +1,7 @@
 """Which heads of a language model use negative eigenvalues, and on which tokens."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ __all__ = ["FIRST", "HeadSettings", "look_at_heads"]
 FIRST = "first of a document"
 """A class of its own, whatever the token is."""
 MOST_HEADS = 512
-"""Of a layer; one with more (Mamba has a head for each channel) is not looked at head by head."""
+"""Of a layer; those of one with more (Mamba has one for each channel) are only counted together."""
 
 ROUNDING = 1e-6
 """An eigenvalue of 0 may come out so far below it."""
@@ -64,8 +65,9 @@ def look_at_heads(
 
     The eigenvalue is that of DeltaNet's key, 1 - β; of other layers it is the one with the smallest
     real part. Shares are of tokens. The pieces shown are the same for every model: they begin
-    behind the first newline in the middle of the first windows. A model without transitions, or
-    with more than `MOST_HEADS` heads in a layer, has no heads to tell of.
+    behind the first newline in the middle of the first windows. A layer with more than `MOST_HEADS`
+    heads counts in the shares and has no head of its own to tell of; a model without transitions
+    has neither.
     """
     windows = {
         name: Part(manifest, "validation", name).windows(settings.length, settings.windows)
@@ -81,31 +83,28 @@ def look_at_heads(
         by_layer = lowest_on(
             model, [torch.from_numpy(row) for rows in windows.values() for row in rows]
         )
-    by_layer = {name: found for name, found in by_layer.items() if found.shape[1] <= MOST_HEADS}
     told = {
         "settings": vars(settings),
         "tokens": {name: len(rows) * settings.length for name, rows in windows.items()},
     }
     if not by_layer:
         return told | {"heads": [], "examples": []}
-    places = [
-        (layer, head)
-        for layer, found in enumerate(by_layer.values(), 1)
-        for head in range(found.shape[1])
-    ]
-    values: Values = torch.cat([found.T for found in by_layer.values()]).numpy()
+    layers = [found.T.numpy() for found in by_layer.values()]  # [heads, tokens] each
+    few = [(number, rows) for number, rows in enumerate(layers, 1) if len(rows) <= MOST_HEADS]
+    places = [(number, head) for number, rows in few for head in range(len(rows))]
+    values = [row for _, rows in few for row in rows]
     tokens = np.concatenate([row for rows in windows.values() for row in rows])
     kinds = _kinds(tokens, windows, token_classes(text), manifest.end)
     domains = np.repeat(list(windows), [len(rows) * settings.length for rows in windows.values()])
     edges = np.linspace(-1, 1, settings.bins + 1)
     heads = [
         {"layer": layer, "head": head}
-        | _numbers(row)
+        | _numbers([row])
         | {
             "histogram": np.histogram(row, edges)[0].tolist(),
-            "by_domain": {name: _numbers(row[domains == name]) for name in windows},
+            "by_domain": {name: _numbers([row[domains == name]]) for name in windows},
             "by_class": {
-                name: _numbers(row[kinds == place])
+                name: _numbers([row[kinds == place]])
                 for place, name in enumerate([*CLASSES, FIRST])
                 if (kinds == place).any()
             },
@@ -117,15 +116,18 @@ def look_at_heads(
     shown = [(one["layer"], one["head"]) for one in order[: settings.shown]]
     return told | {
         "edges": [round(float(edge), 6) for edge in edges],
-        "all": _numbers(values),
+        "all": _numbers(layers),
         "by_class": {
-            name: {"tokens": int((kinds == place).sum())} | _numbers(values[:, kinds == place])
+            name: {"tokens": int((kinds == place).sum())}
+            | _numbers(rows[:, kinds == place] for rows in layers)
             for place, name in enumerate([*CLASSES, FIRST])
             if (kinds == place).any()
         },
-        "by_domain": {name: _numbers(values[:, domains == name]) for name in windows},
+        "by_domain": {
+            name: _numbers(rows[:, domains == name] for rows in layers) for name in windows
+        },
         "heads": heads,
-        "examples": _examples(windows, text, values, places, shown, settings),
+        "examples": _examples(windows, text, values, places, shown, settings) if shown else [],
     }
 
 
@@ -145,14 +147,21 @@ def _kinds(
     return found
 
 
-def _numbers(values: Values) -> dict[str, Any]:
-    """Of eigenvalues: their number, mean and least, and the shares below 0 and -0.5."""
+def _numbers(parts: Iterable[Values]) -> dict[str, Any]:
+    """Of all eigenvalues: their number, mean and least, and the shares below 0 and -0.5."""
+    count, total, below, below_half, lowest = 0, 0.0, 0, 0, math.inf
+    for values in parts:
+        count += values.size
+        total += float(values.sum(dtype=np.float64))
+        below += int((values < -ROUNDING).sum())
+        below_half += int((values < -0.5).sum())
+        lowest = min(lowest, float(values.min()))
     return {
-        "count": int(values.size),
-        "mean": round(float(values.mean(dtype=np.float64)), 4),
-        "lowest": round(float(values.min()), 4),
-        "below_0": round(float((values < -ROUNDING).mean()), 5),
-        "below_half": round(float((values < -0.5).mean()), 5),
+        "count": count,
+        "mean": round(total / count, 4),
+        "lowest": round(lowest, 4),
+        "below_0": round(below / count, 5),
+        "below_half": round(below_half / count, 5),
     }
 
 
@@ -176,7 +185,7 @@ def _lowest_tokens(
 def _examples(
     windows: Mapping[str, Sequence[Tokens]],
     text: Text,
-    values: Values,
+    values: Sequence[Values],
     places: Sequence[tuple[int, int]],
     shown: Sequence[tuple[int, int]],
     settings: HeadSettings,

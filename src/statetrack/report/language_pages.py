@@ -379,7 +379,7 @@ def _with_heads(family: Family) -> list[Asked]:
     """The seeds of a model with [-1, 1] whose heads were looked at."""
     if family.between != EXTENDED:
         return []
-    return [one for one in family.members if one.answers.get("heads", {}).get("heads")]
+    return [one for one in family.members if "all" in one.answers.get("heads", {})]
 
 
 def heads_answer(asked: Sequence[Asked]) -> str:
@@ -390,23 +390,33 @@ def heads_answer(asked: Sequence[Asked]) -> str:
     said = []
     for family, one in found:
         heads = one.answers["heads"]
-        often = [head for head in heads["heads"] if head["below_0"] > 0.5]
-        never = [head for head in heads["heads"] if head["below_0"] < 0.01]
         counted = [item for item in heads["by_class"].items() if item[1]["tokens"] >= LEAST_TOKENS]
         classes = sorted(counted, key=lambda item: -item[1]["below_0"])
         (most, first), (least, last) = classes[0], classes[-1]
         others = _with_heads(family)[1:]
         shares = [_percent(other.answers["heads"]["all"]["below_0"]) for other in others]
-        said.append(
+        said += [
             f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
             f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5"
             + (f" (seed {one.seed}; below 0 in the others: {_listed(shares)})" if shares else "")
-            + f". {len(often)} of {len(heads['heads'])} heads are below 0 on more than half of the "
-            f"tokens, {len(never)} on fewer than one in a hundred. Below 0 is most frequent on "
-            f"tokens of the class {most} ({_percent(first['below_0'])}) and least on {least} "
-            f"({_percent(last['below_0'])})."
-        )
+            + ".",
+            *_how_many_heads(heads["heads"]),
+            f"Below 0 is most frequent on tokens of the class {most} "
+            f"({_percent(first['below_0'])}) and least on {least} ({_percent(last['below_0'])}).",
+        ]
     return " ".join(said)
+
+
+def _how_many_heads(heads: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence, unless there are so many that they were only counted together."""
+    if not heads:
+        return []
+    often = [head for head in heads if head["below_0"] > 0.5]
+    never = [head for head in heads if head["below_0"] < 0.01]
+    return [
+        f"{len(often)} of {len(heads)} heads are below 0 on more than half of the tokens, "
+        f"{len(never)} on fewer than one in a hundred."
+    ]
 
 
 def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
@@ -430,6 +440,8 @@ def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
                 f"| {_percent(numbers['below_0'])} | {_percent(numbers['below_half'])} |"
             )
         domains = list(heads["by_domain"])
+        if not order:
+            continue
         lines += [
             f"\nThe {min(SHOWN_HEADS, len(order))} heads that are below 0 most often, with "
             "the tokens on which they are lowest (mean, of tokens read at least "
