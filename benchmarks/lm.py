@@ -10,7 +10,9 @@ Training is fp32 weights, bf16 autocast, forward, backward and a fused AdamW upd
 blocks compiled one by one and a step recorded as one CUDA graph, as `statetrack lm pretrain` with
 compile="step" does; with `--blocks` nothing is recorded, as with compile="blocks". Decoding and
 prefill are in bf16. Peers are flash-linear-attention's models, to be found on PYTHONPATH, and for
-the Transformer the Llama of transformers; they run as their authors ship them.
+the Transformer the Llama of transformers; they run as their authors ship them. Their Mamba2 takes
+the Triton kernels of mamba-ssm, if that lies there too: its folder mamba_ssm without __init__.py,
+which wants what has to be built.
 
 Training cells have a process each, the other cells of a model share one, and every cell has a time
 limit: a crash, a full memory or a first step of minutes leaves a cell empty, with its reason. Our
@@ -71,6 +73,7 @@ GOALS = {
     "train Transformer 374M B16 T2048": "1.3 times the peer",
     "train DeltaProduct n=2 425M B16 T2048": "1.3 times the peer",
     "train GLA 374M B16 T2048": "1.3 times the peer",
+    "train Mamba2 382M B8 T2048": "1.3 times the peer",
     "decode DeltaNet 374M B1": "1.0 ms",
     "decode DeltaNet 374M B64": "2.0 ms",
     "decode DeltaNet 374M B256": "4.0 ms",
@@ -143,7 +146,7 @@ class Cell:
 
 DELTA = Model("DeltaNet 374M", "DeltaNet", options={"num_heads": 8})
 LARGE = Model("DeltaNet 1.37B", "DeltaNet", d_model=2048, options={"num_heads": 16}, gib=1.8)
-# fla's Mamba and Mamba2 need mamba-ssm's kernels; without them they are loops that no memory holds.
+# fla's Mamba needs a build of mamba-ssm; without it it is a loop that no memory holds.
 MAMBA = Model("Mamba 386M", "Mamba", layers=48, options={"d_state": 16}, peer="none", gib=2.5)
 GATED = Model(
     "GatedDeltaNet 400M",
@@ -156,8 +159,8 @@ MAMBA2 = Model(
     "Mamba2",
     layers=48,
     options={"d_state": 128, "head_dim": 64},
-    peer="none",
-    gib=3.1,
+    peer_options={"state_size": 128, "head_dim": 64},
+    gib=2.0,
 )
 GLA = Model("GLA 374M", "GLA", options={"num_heads": 4})
 PRODUCT = Model(
@@ -307,17 +310,27 @@ def build_peer(cell: Cell, vocab: int, dtype: Any, device: Any) -> Any:
     else:
         from fla import models as fla
 
-        shape |= {
-            "num_heads": model.options["num_heads"],
-            "intermediate_size": mlp_dim(model.d_model),
-        }
+        if model.mixer == "Mamba2":
+            expect_ssd()
+        else:
+            shape["num_heads"] = model.options["num_heads"]
+            shape["intermediate_size"] = mlp_dim(model.d_model)
         if model.mixer in ("DeltaNet", "GatedDeltaNet", "DeltaProduct"):
             shape["allow_neg_eigval"] = True
         name = {"DeltaProduct": "GatedDeltaProduct"}.get(model.mixer, model.mixer)
         config = getattr(fla, f"{name}Config")(**shape, **model.peer_options)
         kind = getattr(fla, f"{name}ForCausalLM")
     with torch.device(device):
-        return kind(config).to(dtype)
+        # in training mode fla's Mamba2 takes a kernel of causal-conv1d, which has to be built
+        return kind(config).to(dtype).train(model.mixer != "Mamba2")
+
+
+def expect_ssd() -> None:
+    """fla's Mamba2 has mamba-ssm's Triton kernels, or a loop that no memory holds."""
+    try:
+        from mamba_ssm.ops.triton import ssd_combined  # noqa: F401
+    except ImportError as error:
+        raise RuntimeError(f"no Triton kernels of mamba-ssm: {error}") from error
 
 
 def flops_per_token(module: Any) -> int:
@@ -454,8 +467,9 @@ def shortened(model: Any) -> Iterator[None]:
     """The model with one layer of each kind."""
     from torch import nn
 
-    ours = hasattr(model, "backbone") and hasattr(model.backbone, "blocks")
-    owner, name = (model.backbone, "blocks") if ours else (model.model, "layers")
+    owner = model.backbone if hasattr(model, "backbone") else model.model
+    ours = hasattr(owner, "blocks")
+    name = "blocks" if ours else "layers"
     layers = getattr(owner, name)
     kinds = {type(layer.mixer if ours else layer): layer for layer in layers}
     setattr(owner, name, nn.ModuleList(kinds.values()))
