@@ -6,8 +6,9 @@ Every op is compared with float64 on the GPU at a length at which it is cut, and
 replay of a CUDA graph without cuts (`whole`) and with several numbers of programs wanted. `short`
 is linear attention with one gate per head at lengths where the recurrence, chunks and programs with
 all tokens of a head compete.
-Peers come last, and only with the folder that holds fla. They take minutes to tune themselves; with
-`--pick` every kernel of theirs has one tile instead.
+Peers come last, and only with the folder that holds fla, mamba_ssm (without its __init__.py, which
+wants what has to be built) or both. They take minutes to tune themselves; with `--pick` every
+kernel of theirs has one tile instead.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from statetrack import ops
 Run = Callable[[dict[str, Tensor]], Tensor]
 BF16 = torch.bfloat16
 MULTIPROCESSORS = 132
+MAMBA2 = (8, 4096, 32, 128, 64)  # batch, time, heads, key and value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TILES = [  # keys, values, warps and stages of the kernels for one gate per head
     ("_outputs_tile", (64, 128, 4, 2)),
@@ -96,14 +98,25 @@ def selective(x: dict[str, Tensor]) -> Tensor:
 
 
 def attention_inputs(
-    b: int, t: int, h: int, k: int, v: int, gate: str, dtype: torch.dtype = BF16
+    b: int,
+    t: int,
+    h: int,
+    k: int,
+    v: int,
+    gate: str,
+    dtype: torch.dtype = BF16,
+    groups: int | None = None,
 ) -> dict[str, Tensor]:
-    """Gates of either sign near one, so that a segment is not forgotten in the next."""
+    """Gates of either sign near one, so that a segment is not forgotten in the next.
+
+    `groups` of heads share q and k; None for a q and a k per head.
+    """
     gates = k if gate == "key" else 1
     size = 1 - torch.rand(b, t, h, gates, device=DEVICE) / 16
+    g = h if groups is None else groups
     return {
-        "q": torch.randn(b, t, h, k, device=DEVICE, dtype=dtype),
-        "k": torch.randn(b, t, h, k, device=DEVICE, dtype=dtype) / k**0.5,
+        "q": torch.randn(b, t, g, k, device=DEVICE, dtype=dtype),
+        "k": torch.randn(b, t, g, k, device=DEVICE, dtype=dtype) / k**0.5,
         "v": torch.randn(b, t, h, v, device=DEVICE, dtype=dtype),
         "decay": (size * torch.randn_like(size).sign()).to(dtype),
     }
@@ -133,6 +146,21 @@ def fla_peers(gate: str) -> dict[str, Run]:
 
 def for_peer(x: dict[str, Tensor]) -> dict[str, Tensor]:
     return x | {"decay": x["decay"].float().abs().log().to(BF16)}
+
+
+def ssd_peer() -> Run | None:
+    """mamba-ssm's, with a = exp(-Δ) and Δ v written, which it makes on the way; no signs either."""
+    try:
+        from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+    except ImportError:
+        return None
+
+    def ssd(x: dict[str, Tensor]) -> Tensor:
+        step = -x["decay"][..., 0].float()
+        rate = -torch.ones(step.shape[-1], device=step.device)
+        return mamba_chunk_scan_combined(x["v"], step, rate, x["k"], x["q"], chunk_size=256)
+
+    return ssd
 
 
 # ------------------------------------------------------------------------------------- measuring
@@ -293,17 +321,29 @@ def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
 
 
 def quick_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
-    """One gate per head: checked in both precisions, and timed once at each size."""
+    """One gate per head: checked in both precisions, and timed once at each size.
+
+    Mamba2's size also with the q and k that all its heads share.
+    """
     from statetrack.ops.linear_attention.triton import scalar
 
     for dtype, tolerance in ((BF16, 1e-2), (torch.float32, 5e-5)):
-        for size in ((1, 4096, 2, 128, 128), (4, 300, 2, 64, 65), (2, 300, 2, 256, 64)):
-            x = attention_inputs(*size, "head", dtype)
-            name = "linear_attention B{} T{} H{} K{} V{}".format(*size) + f", {dtype}"
+        for *size, groups in (
+            (1, 4096, 2, 128, 128, 2),
+            (4, 300, 2, 64, 65, 2),
+            (2, 300, 2, 256, 64, 2),
+            (8, 4096, 8, 128, 64, 1),
+            (2, 300, 8, 128, 128, 2),
+        ):
+            x = attention_inputs(*size, "head", dtype, groups)
+            name = "linear_attention B{} T{} H{} K{} V{}".format(*size) + f" G{groups}, {dtype}"
             table.check(name, errors(attention, x, scalar), tolerance)
-    for size in sizes:
+    timed = [(size, size[2]) for size in sizes] + [(MAMBA2, 1)]
+    for size, groups in timed:
         work = "linear_attention B{} T{} H{} K{} V{} bf16, gate per head".format(*size)
-        table.time(work, "ours", attention, attention_inputs(*size, "head"), repeats)
+        who = "ours" if groups == size[2] else f"ours, {groups} group of q and k"
+        x = attention_inputs(*size, "head", groups=groups)
+        table.time(work, who, attention, x, repeats)
 
 
 def short_rows(table: Table, repeats: int) -> None:
@@ -336,6 +376,11 @@ def peer_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
                 work = "linear_attention B{} T{} H{} K{} V{} bf16".format(*size)
                 x = for_peer(attention_inputs(*size, gate))
                 table.time(f"{work}, gate per {gate}", who, run, x, repeats)
+    ssd = ssd_peer()
+    if ssd is not None:
+        work = "linear_attention B{} T{} H{} K{} V{} bf16, gate per head".format(*MAMBA2)
+        x = for_peer(attention_inputs(*MAMBA2, "head", groups=1))
+        table.time(work, "mamba-ssm SSD, 1 group of q and k", ssd, x, repeats)
 
 
 def main() -> None:
@@ -343,7 +388,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="selective, linear_attention, quick, short or peers"
     )
-    parser.add_argument("--peers", type=Path, help="folder that holds the package fla")
+    parser.add_argument("--peers", type=Path, help="folder that holds fla, mamba_ssm or both")
     parser.add_argument("--pick", choices=PICKS, help="one tile for each kernel of a peer")
     parser.add_argument("--repeats", type=int, default=10)
     today = datetime.date.today().isoformat()
@@ -358,7 +403,7 @@ def main() -> None:
     table = Table(args.out)
     if args.only in "selective":
         selective_rows(table, [(8, 2048, 2048, 16), (1, 32768, 2048, 16)], args.repeats)
-    sizes = [(1, 65536, 16, 128, 128), (8, 4096, 32, 128, 64), (8, 4096, 16, 128, 128)]
+    sizes = [(1, 65536, 16, 128, 128), MAMBA2, (8, 4096, 16, 128, 128)]
     if args.only in "linear_attention":
         attention_rows(table, sizes, args.repeats)
     if args.only == "quick":

@@ -102,6 +102,55 @@ def test_short_sequences(key: int, value: int, dtypes: str, final: bool, packed:
         assert relative_error(got, want) < (2e-5 if name == "state" else tolerance), name
 
 
+@DTYPES
+@pytest.mark.parametrize(
+    ("heads", "groups", "value", "part"),
+    [(8, 1, 64, 8), (8, 1, 64, 1), (8, 2, 64, 2), (4, 1, 128, 4)],
+)
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+@pytest.mark.parametrize("ends", [False, True], ids=["zero", "state"])
+def test_heads_that_share_q_and_k(
+    heads: int,
+    groups: int,
+    value: int,
+    part: int,
+    packed: bool,
+    ends: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mamba2's keys and values, with `part` heads for a program; gates of -1, 0 and 1 are there."""
+    from statetrack.ops.linear_attention.triton import shared
+
+    monkeypatch.setattr(shared, "_part", lambda group, programs: part)
+    g = torch.Generator("cuda").manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
+    decay = torch.tanh(2 * draw(2, 300, heads, 1))
+    for t, gate in ((1, 0.0), (5, -1.0), (6, 1.0), (70, -1.0), (150, 0.0)):
+        decay[:, t] = gate
+    low = {
+        "q": draw(2, 300, groups, 128),
+        "k": draw(2, 300, groups, 128) / 128**0.5,
+        "v": draw(2, 300, heads, value),
+        "decay": decay,
+    }
+    low = in_dtype(low, dtype)
+    cuts = [[0, 130, 130, 131, 300], [0, 0, 64, 128, 300]]
+    packing = ops.Packing(torch.tensor(cuts, device="cuda"), 172) if packed else None
+    if ends:
+        low["initial_state"] = draw(8 if packed else 2, heads, 128, value)
+    found: list[list[Tensor]] = []
+    for backend in ("triton", "reference"):
+        wide = backend == "reference"
+        leaves = {n: (x.double() if wide else x).clone().requires_grad_() for n, x in low.items()}
+        y, state = ops.linear_attention(**leaves, scale=0.7, cu_seqlens=packing, backend=backend)
+        loss = y.double().square().sum() + (state.double().sin().sum() if ends else 0)
+        found.append([y, state, *torch.autograd.grad(loss, list(leaves.values()))])
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-2
+    for name, got, want in zip(("y", "state", *low), *found, strict=True):
+        assert relative_error(got, want) < (2e-5 if name == "state" else tolerance), name
+
+
 @GATES
 def test_long_sequences_keep_their_state(vector: bool) -> None:
     """16,384 tokens with gates of ±1: nothing is forgotten, and float32 sums stay near float64."""

@@ -115,14 +115,16 @@ def selective_inputs(
     }
 
 
-def attention(gate: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+def attention(
+    gate: int, heads: int = HEADS, groups: int = HEADS
+) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
     def make(time: int, g: torch.Generator) -> dict[str, Tensor]:
         return {
-            "q": normal(g, BATCH, time, HEADS, KEY),
-            "k": normal(g, BATCH, time, HEADS, KEY),
-            "v": normal(g, BATCH, time, HEADS, VALUE),
-            "decay": special(g, [-1.0, 0.0, 1.0], BATCH, time, HEADS, gate),
-            "initial_state": normal(g, BATCH, HEADS, KEY, VALUE),
+            "q": normal(g, BATCH, time, groups, KEY),
+            "k": normal(g, BATCH, time, groups, KEY),
+            "v": normal(g, BATCH, time, heads, VALUE),
+            "decay": special(g, [-1.0, 0.0, 1.0], BATCH, time, heads, gate),
+            "initial_state": normal(g, BATCH, heads, KEY, VALUE),
         }
 
     return make
@@ -231,6 +233,8 @@ CASES = [
     Case("selective_scan", selective, _SELECTIVE, {"low": -0.3}, "between", _A_AND_D),
     Case("linear_attention", attention(KEY), _ATTENTION, {"scale": 0.7}, "vector"),
     Case("linear_attention", attention(1), _ATTENTION, label="scalar"),
+    Case("linear_attention", attention(1, groups=1), _ATTENTION, {"scale": 0.7}, "shared"),
+    Case("linear_attention", attention(KEY, heads=4), _ATTENTION, label="shared-vector"),
     Case("linear_attention", attention_no_resets(KEY), _ATTENTION, label="vector-long"),
     Case("linear_attention", attention_no_resets(1), _ATTENTION, label="scalar-long"),
     Case("delta_rule", delta(None, False), _DELTA, {"scale": 0.7}),

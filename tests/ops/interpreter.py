@@ -18,6 +18,7 @@ FILES = [
     HERE / "delta" / "triton" / "test_chunked.py",
     HERE / "delta" / "triton" / "test_short.py",
     HERE / "dplr" / "triton" / "test_chunked.py",
+    HERE / "linear_attention" / "triton" / "test_shared.py",
     HERE / "linear_attention" / "triton" / "test_short.py",
     HERE / "test_triton_interpreter.py",
 ]

@@ -263,6 +263,7 @@ def test_attention_with_a_gate_per_head_fits_on_hopper(
     made = []
     for reverse in (False, True):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse, "SPLIT": dtype == "bf16"}
+        tile |= {"GROUP": 1}
         for results in (f"- {x} - *fp32", f"*fp32 {x} - *fp32", "- - *fp32 *fp32"):
             segment = "- -" if results.startswith(f"- {x}") else "i32 i32"
             types = f"{x} {x} {x} {results} {cut} i32 i32 i32 i32 {segment}"
@@ -270,7 +271,7 @@ def test_attention_with_a_gate_per_head_fits_on_hopper(
     keys, values, warps, stages = scalar._outputs_tile(key, value, precision)
     for reverse in (False, True):
         tile = {"BK": keys, "BV": values, "REVERSE": reverse, "PRECISION": precision}
-        tile |= {"GIVEN": False}
+        tile |= {"GIVEN": False, "GROUP": 1}
         types = f"{x} {x} {x} {x} {x} {x} {cut} i32 i32 i32 i32"
         made += [for_hopper(scalar._outputs_kernel, types, warps, stages, **shape, **tile)]
     keys, values, warps, stages = scalar._gradients_tile(key, value, precision)

@@ -36,6 +36,7 @@ else:
         "diagonal_scan",
         "selective_scan",
         "linear_attention-vector",
+        "linear_attention-shared",
         "delta_product-two",
         "dplr",
         "slstm_scan",

@@ -138,7 +138,9 @@ class Mamba2(Layer):
         _, u, B, _, step, _ = self._inputs(x, state or {})
         decay = self._decay(step).expand(-1, -1, -1, self.d_state)
         return DiagonalTransitions(
-            decay=decay, k=B.to(decay.dtype), v=(step[..., None] * u).to(decay.dtype)
+            decay=decay,
+            k=B.repeat_interleave(self.num_heads // self.num_groups, dim=2).to(decay.dtype),
+            v=(step[..., None] * u).to(decay.dtype),
         )
 
     def _decay(self, step: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ class Mamba2(Layer):
     def _inputs(
         self, x: Tensor, state: LayerState, packing: ops.Packing | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, LayerState]:
-        """z, u, B, C by head, Δ in float32, and the convolution's new history."""
+        """z, u by head, B and C by group, Δ in float32, and the convolution's new history."""
         shared = self.num_groups * self.d_state
         channels = self.d_inner + 2 * shared
         z, ubc, step = self.in_proj(x).split([self.d_inner, channels, self.num_heads], dim=-1)
@@ -161,14 +163,6 @@ class Mamba2(Layer):
                 ubc, state.get("conv"), activation="silu", packing=packing
             )
         u, B, C = ubc.split([self.d_inner, shared, shared], dim=-1)
-        B, C = self._by_head(B), self._by_head(C)
+        B, C = (split_heads(x, self.num_groups) for x in (B, C))
         wide = step.to(torch.promote_types(step.dtype, torch.float32))
         return z, split_heads(u, self.num_heads), B, C, softplus(wide + self.dt_bias), new_state
-
-    def _by_head(
-        self, x: Float[Tensor, "batch time features"]
-    ) -> Float[Tensor, "batch time heads state"]:
-        """B or C of every group, once for each of its heads."""
-        groups = x.unflatten(-1, (self.num_groups, 1, self.d_state))
-        heads = self.num_heads // self.num_groups
-        return groups.expand(-1, -1, -1, heads, -1).flatten(2, 3)

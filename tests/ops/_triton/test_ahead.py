@@ -134,8 +134,10 @@ def run_attention(
     dtype: torch.dtype = torch.bfloat16,
     start: bool = False,
     value: int = 40,
+    groups: int = 3,
 ) -> Tensor:
-    q, k, v = zeros(2, time, 3, 80, dtype=dtype), zeros(2, time, 3, 80), zeros(2, time, 3, value)
+    q, k = zeros(2, time, groups, 80, dtype=dtype), zeros(2, time, groups, 80)
+    v = zeros(2, time, 3, value)
     state = zeros(2, 3, 80, value, dtype=torch.float32) if start else None
     decay = zeros(2, time, 3, gates)
     return linear_attention(AttentionInputs(q, k, v, decay, 0.5, state))[0]
@@ -160,6 +162,7 @@ RUNS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "delta, token by token": (lambda: run_short(torch.float32), 2),
     "attention": (lambda: run_attention(512, 80), 12),
     "attention, one gate a head": (lambda: run_attention(301, 1, torch.float32, start=True), 6),
+    "attention, shared q and k": (lambda: run_attention(333, 1, groups=1), 6),
     "attention, token by token": (lambda: run_attention(9, 80), 2),
     "attention, whole sequences": (lambda: run_attention(40, 1, value=64), 2),
 }

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from statetrack import ops
 from statetrack.ops.linear_attention import torch as chunked
 from statetrack.ops.linear_attention.spec import Inputs
-from tests.helpers import relative_error
+from tests.helpers import relative_error, unhooked
 from tests.ops.cases import cpu_backends
 
 BACKENDS = cpu_backends("linear_attention")[1:]
@@ -216,6 +216,37 @@ def test_slabs_change_nothing(gate: int, numbers: int, monkeypatch: pytest.Monke
     for name, got in evaluate(inputs, "torch").items():
         assert relative_error(got, whole[name]) < 1e-12, name
     expect_reference(inputs, "torch")
+
+
+@pytest.mark.parametrize("gate", [1, KEY], ids=["scalar", "vector"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_neighbouring_heads_share_q_and_k(backend: str, groups: int, gate: int) -> None:
+    """As if q and k had been given for each head of a group; their gradients are the sums."""
+    q, k, v, decay, start = make(70, gate, heads=4)
+    q, k = q[:, :, :groups], k[:, :, :groups]
+    by_head = [torch.cat([x[:, :, h * groups // 4, None] for h in range(4)], 2) for x in (q, k)]
+    shared = evaluate([q, k, v, decay, start], backend)
+    expected = evaluate([*by_head, v, decay, start], "reference")
+    for name in ("q", "k"):
+        expected[name] = expected[name].unflatten(2, (groups, -1)).sum(3)
+    for name, want in expected.items():
+        assert shared[name].shape == want.shape
+        assert relative_error(shared[name], want) < 1e-12, name
+
+
+@pytest.mark.parametrize("groups", [3, 8, 0])
+def test_groups_divide_the_heads(groups: int) -> None:
+    _, _, v, decay, _ = make(5, 1, heads=4)
+    q = torch.zeros(2, 5, groups, KEY)
+    with pytest.raises(ValueError, match=f"4 heads must be a multiple of the {groups} groups of q"):
+        unhooked(ops.linear_attention)(q, q, v, decay)
+
+
+def test_q_and_k_have_as_many_groups() -> None:
+    q, k, v, decay, _ = make(5, 1, heads=4)
+    with pytest.raises(ValueError, match=r"k has shape .* with groups = 2 \(it has groups = 4\)"):
+        unhooked(ops.linear_attention)(q[:, :, :2], k, v, decay)
 
 
 @backends

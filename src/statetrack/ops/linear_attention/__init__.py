@@ -12,8 +12,8 @@ __all__ = ["linear_attention"]
 
 
 def linear_attention(
-    q: Float[Tensor, "batch time heads key"],
-    k: Float[Tensor, "batch time heads key"],
+    q: Float[Tensor, "batch time groups key"],
+    k: Float[Tensor, "batch time groups key"],
     v: Float[Tensor, "batch time heads value"],
     decay: Float[Tensor, "batch time heads gate"],
     *,
@@ -27,9 +27,12 @@ def linear_attention(
 ]:
     """H_t = Diag(a_t) H_{t-1} + k_t v_tᵀ;  y_t = scale · H_tᵀ q_t.
 
-    `decay` has one gate per key dimension (GLA) or one per head (last axis of size 1: Mamba2,
-    mLSTM), each in [-1, 1]. A gate of exactly 0 resets the state, a negative one flips its sign; no
-    value is special. The state is float32, or float64 if any input is; y has the dtype of v.
+    Groups of neighbouring heads may share q and k: of G groups, where G divides H, group g serves
+    the heads g·H/G … (g+1)·H/G - 1 of v. In Mamba2 G is 1, or few; G = H is a q and a k per head.
+    `decay` is always by head. It has one gate per key dimension (GLA) or one per head (last axis of
+    size 1: Mamba2, mLSTM), each in [-1, 1]. A gate of exactly 0 resets the state, a negative one
+    flips its sign; no value is special. The state is float32, or float64 if any input is; y has the
+    dtype of v.
     With `cu_seqlens` a row holds several sequences (`Packing`), each with its own initial and final
     state, row by row.
 
@@ -40,9 +43,10 @@ def linear_attention(
     tensor([-1., -1.,  1., -1.])
     """
     sizes: dict[str, int] = {}
-    check_shape("q", q, "batch time heads key", sizes)
-    check_shape("k", k, "batch time heads key", sizes)
+    check_shape("q", q, "batch time groups key", sizes)
+    check_shape("k", k, "batch time groups key", sizes)
     check_shape("v", v, "batch time heads value", sizes)
+    _check_groups(sizes["groups"], v)
     per_head = decay.dim() == 4 and decay.shape[-1] == 1
     check_shape("decay", decay, f"batch time heads {1 if per_head else 'key'}", sizes)
     packing = packing_of(cu_seqlens, q)
@@ -50,3 +54,13 @@ def linear_attention(
     check_devices(q=q, k=k, v=v, decay=decay, initial_state=initial_state)
     check_range("decay", decay, -1.0, 1.0)
     return run(SPEC, backend, Inputs(q, k, v, decay, scale, initial_state), packing=packing)
+
+
+def _check_groups(groups: int, v: Tensor) -> None:
+    heads = v.shape[2]
+    if groups != heads and (groups < 1 or heads % groups):
+        raise ValueError(
+            f"v has shape {tuple(v.shape)}, but its {heads} heads must be a multiple of the "
+            f"{groups} groups of q and k: give q and k one group, {heads}, or as many as divide "
+            f"{heads}"
+        )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statetrack.ops._numba.compile import arrays, compiled, share_out
 from statetrack.ops._register import differentiable_op
-from statetrack.ops.linear_attention.spec import SPEC, Inputs, initial
+from statetrack.ops.linear_attention.spec import SPEC, Inputs, by_head, initial
 
 __all__ = ["linear_attention"]
 
@@ -23,7 +23,7 @@ BLOCK_NUMBERS = 2**17  # in the states of one block of tokens: they should fit t
 
 def linear_attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """H_t = Diag(a_t) H_{t-1} + k_t v_tᵀ;  y_t = scale · H_tᵀ q_t. One gate per head or per key."""
-    y, final_state = _op(*inputs)
+    y, final_state = _op(*by_head(inputs))
     return y, final_state
 
 

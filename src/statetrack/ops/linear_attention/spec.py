@@ -9,7 +9,7 @@ from statetrack.ops._register import compute_dtype
 from statetrack.ops._spec import OpSpec, register
 from statetrack.ops.context import Cut, Walk, times
 
-__all__ = ["SPEC", "Inputs", "initial"]
+__all__ = ["SPEC", "Inputs", "by_head", "initial"]
 
 
 class Inputs(NamedTuple):
@@ -26,10 +26,19 @@ class Inputs(NamedTuple):
 def _empty(inputs: Inputs, in_a_row: int | torch.SymInt = 1) -> tuple[Tensor, ...]:
     """y [batch, time, heads, value] and the final states [sequences, heads, key, value]."""
     q, k, v, decay, _, initial_state = inputs
-    batch, _, heads, key = k.shape
+    batch, _, heads, value = v.shape
     dtype = compute_dtype(q, k, v, decay, initial_state)
-    final = (batch * in_a_row, heads, key, v.shape[-1])
+    final = (batch * in_a_row, heads, k.shape[-1], value)
     return v.new_empty(v.shape), v.new_empty(final, dtype=dtype)
+
+
+def by_head(inputs: Inputs) -> Inputs:
+    """The same with q and k of every group written out for each of its heads."""
+    groups, heads = inputs.q.shape[2], inputs.v.shape[2]
+    if groups == heads:
+        return inputs
+    q, k = (x.repeat_interleave(heads // groups, dim=2) for x in (inputs.q, inputs.k))
+    return inputs._replace(q=q, k=k)
 
 
 def initial(inputs: Inputs) -> Tensor:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from statetrack.ops._register import differentiable_op, empty_grads
-from statetrack.ops.linear_attention.spec import SPEC, Inputs, initial
+from statetrack.ops.linear_attention.spec import SPEC, Inputs, by_head, initial
 
 __all__ = ["linear_attention"]
 
@@ -46,7 +46,7 @@ def linear_attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
     The backward recomputes what it needs from the inputs and from one state for each slab of time.
     """
-    y, final_state, _ = _op(*inputs)
+    y, final_state, _ = _op(*by_head(inputs))
     return y, final_state
 
 

@@ -6,7 +6,11 @@ import torch
 pytest.importorskip("triton")
 
 from statetrack.ops.linear_attention.spec import Inputs  # noqa: E402
-from statetrack.ops.linear_attention.triton.choose import runs_in_chunks, runs_whole  # noqa: E402
+from statetrack.ops.linear_attention.triton.choose import (  # noqa: E402
+    reads_groups,
+    runs_in_chunks,
+    runs_whole,
+)
 
 FP32, BF16 = torch.float32, torch.bfloat16
 
@@ -52,3 +56,22 @@ def test_whole_sequences(
     inputs = Inputs(q, q, v, decay, 1.0, torch.empty(1, 1, key, value) if start else None)
     assert runs_whole(inputs, FP32, longest) == whole
     assert not runs_whole(inputs, torch.float64, longest)
+
+
+@pytest.mark.parametrize(
+    ("gates", "longest", "dtype", "reads"),
+    [
+        (1, 4096, BF16, True),  # Mamba2's
+        (1, 4096, FP32, True),
+        (1, 65, BF16, True),
+        (1, 64, BF16, False),  # whole
+        (128, 4096, BF16, False),
+        (1, 4096, torch.float64, False),  # token by token
+    ],
+)
+def test_who_reads_what_heads_share(
+    gates: int, longest: int, dtype: torch.dtype, reads: bool
+) -> None:
+    q = torch.empty(1, 1, 1, 128, dtype=dtype)
+    v, decay = (torch.empty(1, 1, 32, n, dtype=dtype) for n in (64, gates))
+    assert reads_groups(Inputs(q, q, v, decay, 1.0, None), longest) == reads

@@ -9,21 +9,23 @@
 | key      | float32 | from 1024 | from 32    | half precision, T·K·V from 2^19  | chunked.py   |
 | anything else | |            |            |                                  | recurrent.py |
 
-`longest` is the number of tokens T of the longest sequence. All take packed sequences.
+`longest` is the number of tokens T of the longest sequence. All take packed sequences. Where heads
+share q and k, scalar.py reads what a group has, and its backward is that of shared.py; for the
+others q and k are written out for every head.
 Why, in numbers: ../README.md.
 """
 
 import torch
 from torch import Tensor
 
-from statetrack.ops._register import differentiable_op, empty_grads
+from statetrack.ops._register import compute_dtype, differentiable_op, empty_grads
 from statetrack.ops._triton.ahead import compiled_ahead
 from statetrack.ops._triton.runtime import check_version, contiguous
-from statetrack.ops.linear_attention.spec import SPEC, Inputs
-from statetrack.ops.linear_attention.triton import chunked, recurrent, scalar, short
+from statetrack.ops.linear_attention.spec import SPEC, Inputs, by_head
+from statetrack.ops.linear_attention.triton import chunked, recurrent, scalar, shared, short
 from statetrack.ops.packing import Packing, in_a_row
 
-__all__ = ["linear_attention", "runs_in_chunks", "runs_whole"]
+__all__ = ["linear_attention", "reads_groups", "runs_in_chunks", "runs_whole"]
 
 LONGEST_RECURRENCE, SHORTEST_CHUNKS = 256, 32  # tokens
 
@@ -32,6 +34,8 @@ def linear_attention(inputs: Inputs, packing: Packing | None = None) -> tuple[Te
     """See `statetrack.ops.linear_attention`."""
     check_version()
     offsets, longest = (None, inputs.q.shape[1]) if packing is None else packing
+    if inputs.q.shape[2] < inputs.v.shape[2] and not reads_groups(inputs, longest):
+        inputs = by_head(inputs)
     y, state, *_ = _op(*inputs, torch.is_grad_enabled(), offsets, longest)
     return y, state
 
@@ -58,6 +62,14 @@ def runs_whole(inputs: Inputs, dtype: torch.dtype, longest: int) -> bool:
     size = inputs.k.shape[3] * inputs.v.shape[3]
     whole = longest <= short.LONGEST and inputs.initial_state is None
     return bool(dtype == torch.float32 and per_head(inputs.decay) and whole and size >= 4096)
+
+
+def reads_groups(inputs: Inputs, longest: int) -> bool:
+    """Whether the kernels chosen for these take q and k as groups of heads have them."""
+    q, k, v, decay, _, initial_state = inputs
+    dtype = compute_dtype(q, k, v, decay, initial_state)
+    chunks = runs_in_chunks(k, v, decay, dtype, longest)
+    return per_head(decay) and chunks and not runs_whole(inputs, dtype, longest)
 
 
 def per_head(decay: Tensor) -> bool:
@@ -134,7 +146,8 @@ def _backward(
     given = (q, k, v, decay, scale, initial_state, offsets, longest)
     results = (dy, dstate, dq, dk, dv, ddecay, dstart)
     if per_head(decay):
-        scalar.backward(*given, kept, *results)
+        family = scalar if q.shape[2] == v.shape[2] else shared
+        family.backward(*given, kept, *results)
     else:
         chunked.backward(*given, chunked.Saved(kept, scores, query, key_after, total), *results)
     return grads

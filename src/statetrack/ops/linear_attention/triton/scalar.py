@@ -53,9 +53,9 @@ LEAST = 64  # columns of half precision products: narrower ones ptxas 12.8 gets 
 
 def saved(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None) -> Tensor:
     """An empty place for the state before each chunk, [B, H, N, K, V]."""
-    batch, time, heads, key = k.shape
+    batch, time, heads, value = v.shape
     count = -(-time // _chunk(q, k, v)) + in_a_row(offsets) - 1
-    return k.new_empty(batch, heads, count, key, v.shape[-1], dtype=_kept_in(q, k, v))
+    return k.new_empty(batch, heads, count, k.shape[-1], value, dtype=_kept_in(q, k, v))
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor) -> int:
@@ -121,10 +121,12 @@ def _states_kernel(
     SCALE: tl.constexpr,
     REVERSE: tl.constexpr,
     SPLIT: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """State ← total · state + scale · (gates ∘ x)ᵀ w; arguments as in chunked.py.
 
     SPLIT: x and w are bfloat16; forward the gated x goes in as the sum of two bfloat16 numbers.
+    GROUP: heads that share x.
     """
     blocks: tl.constexpr = (V + BV - 1) // BV
     tiles: tl.constexpr = (K + BK - 1) // BK * blocks
@@ -143,7 +145,7 @@ def _states_kernel(
     in_k = keys < K
     at = keys[:, None] * V + values[None, :]
     inside = in_k[:, None] & (values < V)[None, :]
-    x_ptr += token * K
+    x_ptr += token // GROUP * K
     w_ptr += token * V
     decay_ptr += token
 
@@ -161,7 +163,7 @@ def _states_kernel(
             here = states_ptr + (lowest + chunk) * K * V
             _keep(here, state, step >= known, keys, values, K, V)
         t = chunk * C + tokens
-        x_at = x_ptr + t[None, :] * (H * K) + keys[:, None]
+        x_at = x_ptr + t[None, :] * (H // GROUP * K) + keys[:, None]
         x = tl.load(x_at, mask=in_k[:, None] & (t < length)[None, :], other=0.0)
         w = _rows(w_ptr, t, length, H * V, values, V, 0.0)
         prefix = tl.cumprod(_gates(decay_ptr, t, length, H), 0)
@@ -217,10 +219,12 @@ def _outputs_kernel(
     REVERSE: tl.constexpr,
     GIVEN: tl.constexpr,
     PRECISION: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """y from x, z, w = q, k, v and H, or in reverse dv from k, q, dy and G; a chunk of a head.
 
     Unless one was GIVEN, the state at the start of a sequence, or G at its end, is zero.
+    GROUP: heads that share x and z.
     """
     blocks: tl.constexpr = (V + BV - 1) // BV
     at_chunk = (tl.program_id(0) // blocks).to(tl.int64)
@@ -236,8 +240,8 @@ def _outputs_kernel(
     zeros = ((end <= C) if REVERSE else (index == 0)) & (not GIVEN)
     met = tl.where(zeros, 0, K)  # keys of the state that are not zero
     row = (head // H * T + begin) * H + head % H  # of the first token
-    x_ptr += row * K
-    z_ptr += row * K
+    x_ptr += row // GROUP * K
+    z_ptr += row // GROUP * K
     decay_ptr += row
     states_ptr += at_chunk * K * V
 
@@ -245,8 +249,8 @@ def _outputs_kernel(
     out = tl.zeros([C, BV], tl.float32)
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
-        x = _rows(x_ptr, t, end, H * K, keys, K, 0.0)
-        z = _rows(z_ptr, t, end, H * K, keys, K, 0.0)
+        x = _rows(x_ptr, t, end, H // GROUP * K, keys, K, 0.0)
+        z = _rows(z_ptr, t, end, H // GROUP * K, keys, K, 0.0)
         at = keys[:, None] * V + values[None, :]
         inside = (keys < met)[:, None] & (values < V)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
@@ -471,6 +475,7 @@ def run_states(
     segment = _segment(batch * w.shape[1], longest, heads * tiles, chunk)
     split = x.dtype == w.dtype == torch.bfloat16
     options = {"C": chunk, "SCALE": scale, "REVERSE": reverse, "SPLIT": split}
+    options |= {"GROUP": heads // x.shape[2]}
     given = (start, offsets, states, last, segment, tiles, options | tile)
     walk_states(_states_kernel, x, w, decay, *given, gates=())
 
@@ -521,6 +526,7 @@ def run_outputs(
         REVERSE=reverse,
         GIVEN=given,
         PRECISION=precision,
+        GROUP=heads // x.shape[2],
         num_warps=warps,
         num_stages=stages,
     )
