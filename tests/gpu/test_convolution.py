@@ -1,5 +1,7 @@
 """The short convolution on a real GPU: several channel blocks and segments of time."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -122,3 +124,19 @@ def test_parts_are_those_of_the_whole() -> None:
         found.append((*parts, states, *torch.autograd.grad(loss, list(leaves.values()))))
     for got, want in zip(*found, strict=True):
         assert relative_error(got, want) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_parts_of_wider_rows(dtype: torch.dtype) -> None:
+    """As Mamba2's projection leaves them: taken as they lie, with the same bits."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    draw = partial(torch.randn, device="cuda", generator=generator)
+    wide = draw(2, 300, 400).to(dtype).requires_grad_()
+    weight = draw(144, 4).requires_grad_()
+    part = wide[..., 128:272]
+    found = []
+    for x in (part, part.contiguous()):
+        y, state = ops.short_convolution(x, weight, activation="silu", backend="triton")
+        grads = torch.autograd.grad(y.float().sin().sum() + state.sum(), (wide, weight))
+        found.append((y, state, *grads))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

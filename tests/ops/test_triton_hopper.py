@@ -297,11 +297,11 @@ def test_convolution_fits_on_hopper(weights: str, start: str, cut: str) -> None:
 
     tile = {"W": 4, "SEGMENT": convolution.SEGMENT, "BC": convolution._block(256)}
     rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
-    types = f"*bf16 {weights} {weights} {start} *bf16 *fp32 {cut} i32 i32 i32 i32 - - i32 i32"
+    types = f"*bf16 {weights} {weights} {start} *bf16 *fp32 {cut} i32 i32 - i32 i32 - - i32 i32"
     stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
     assert stack == 0
     types = f"*bf16 {weights} {weights} {start} *bf16 *fp32 *bf16 {start} *fp32 {cut}"
-    types += " i32 i32 i32 i32 i32 - - i32 i32"
+    types += " i32 i32 - i32 i32 i32 - - i32 i32"
     stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
     assert stack == 0
 

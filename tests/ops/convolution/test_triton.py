@@ -21,7 +21,10 @@ if not INTERPRETED:
     def test_in_the_interpreter() -> None:
         expect_interpreted("slow", __file__)
 
-    def test_parts_fit_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("x_token", ["-", "i32"], ids=["rows", "parts of wider rows"])
+    def test_parts_fit_on_hopper(
+        x_token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         import triton.language as tl
 
         from statetrack.ops.convolution import triton as convolution
@@ -31,10 +34,11 @@ if not INTERPRETED:
         tile = {"W": 4, "SEGMENT": convolution.SHORTEST, "BC": convolution._block(384)}
         rest = {"SILU": True, "COMPUTE": tl.float32, "ASM": True}
         others = " *bf16 *bf16 i32 i32"
-        types = "*bf16 *fp32 - - *bf16 *fp32 *i64 i32 i32 i32 i32" + others
+        types = f"*bf16 *fp32 - - *bf16 *fp32 *i64 i32 i32 {x_token} i32 i32" + others
         stack, _ = for_hopper(convolution._forward_kernel, types, 1, **tile, **rest)
         assert stack == 0
-        types = "*bf16 *fp32 - - *bf16 - *bf16 *fp32 *fp32 *i64 i32 i32 i32 i32 i32" + others
+        types = "*bf16 *fp32 - - *bf16 - *bf16 *fp32 *fp32 *i64 i32 i32"
+        types += f" {x_token} i32 i32 i32" + others
         stack, _ = for_hopper(convolution._backward_kernel, types, 1, **tile, **rest)
         assert stack == 0
 
@@ -132,6 +136,25 @@ else:
         for state in (False, True):
             inputs = made(2, time, width, state=state)
             expect_same(results("triton", inputs), results("reference", inputs))
+
+    @pytest.mark.parametrize("cuts", [None, CUTS["around them"]], ids=["rows", "packed"])
+    def test_parts_of_wider_rows_are_taken_as_they_lie(cuts: list[list[int]] | None) -> None:
+        from statetrack.ops.convolution.triton import _by_token
+
+        wide, weight = draw(3, 21, 11).requires_grad_(), draw(5, 4, seed=1).requires_grad_()
+        part = wide[..., 2:7]
+        taken, token = _by_token(part)
+        assert taken.data_ptr() == part.data_ptr() and token == 11
+        assert _by_token(part.contiguous())[1] is None
+        packing = None if cuts is None else ops.Packing(torch.tensor(cuts), cuts[0][-1])
+        found = []
+        for x in (part, part.contiguous()):
+            y, states = ops.short_convolution(
+                x, weight, activation="silu", cu_seqlens=packing, backend="triton"
+            )
+            grads = torch.autograd.grad(y.sin().sum() + states.sum(), (wide, weight))
+            found.append((y, states, *grads))
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
     @pytest.mark.parametrize("activation", mostly_slow(["silu", None], fast=["silu"]))
     @pytest.mark.parametrize("token", mostly_slow([7, 8, 20], fast=[8]))

@@ -2,7 +2,8 @@
 
 Letters: B batch, T time, C channels, W width, G groups, P sequences packed into a row. One program
 takes a block of channels of one batch row through a segment of time, from its start to its end and
-across the borders of pieces, with the last W - 1 inputs in registers, so every input is read once.
+across the borders of pieces, with the last W - 1 inputs in registers, so every input is read once,
+where it lies: rows of x may be parts of wider ones.
 Four tokens are loaded while four are computed. Where a piece ends these registers are its final
 state: they are stored, and hold the initial state of the next piece from then on. A program finds
 its first piece in the offsets and has the ends of two pieces at hand from there on, so that a token
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from statetrack.ops._register import differentiable_op, empty_grads
 from statetrack.ops._triton.runtime import (
+    by_token,
     check_version,
     contiguous,
     on_device_of,
@@ -66,11 +68,20 @@ def short_convolution(
 @triton.jit
 @no_type_check
 def _input(
-    x_ptr, start_ptr, sequence, t, begin, channels, c, W: tl.constexpr, COMPUTE: tl.constexpr
+    x_ptr,
+    x_token,
+    start_ptr,
+    sequence,
+    t,
+    begin,
+    channels,
+    c,
+    W: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """Input t < 0 of a piece: before its begin it is of the initial state, or zeros."""
     inside = c < channels
-    x = tl.load(x_ptr + t * channels + c, mask=inside & (t >= begin), other=0.0).to(COMPUTE)
+    x = tl.load(x_ptr + t * x_token + c, mask=inside & (t >= begin), other=0.0).to(COMPUTE)
     if start_ptr is not None:
         age = t - begin
         before = start_ptr + (sequence * (W - 1) + age + W - 1) * channels + c
@@ -80,13 +91,13 @@ def _input(
 
 @triton.jit
 @no_type_check
-def _four(x_ptr, t, T, size, c, inside):
-    """Tokens t to t + 3 of an array [T, size] as they are in memory; zeros from T on."""
-    x_ptr += t * size + c
+def _four(x_ptr, t, T, token, c, inside):
+    """Tokens t to t + 3, each `token` numbers on, as they are in memory; zeros from T on."""
+    x_ptr += t * token + c
     x0 = tl.load(x_ptr, mask=inside & (t < T), other=0.0)
-    x1 = tl.load(x_ptr + size, mask=inside & (t + 1 < T), other=0.0)
-    x2 = tl.load(x_ptr + 2 * size, mask=inside & (t + 2 < T), other=0.0)
-    x3 = tl.load(x_ptr + 3 * size, mask=inside & (t + 3 < T), other=0.0)
+    x1 = tl.load(x_ptr + token, mask=inside & (t + 1 < T), other=0.0)
+    x2 = tl.load(x_ptr + 2 * token, mask=inside & (t + 2 < T), other=0.0)
+    x3 = tl.load(x_ptr + 3 * token, mask=inside & (t + 3 < T), other=0.0)
     return x0, x1, x2, x3
 
 
@@ -225,6 +236,7 @@ def _forward_kernel(
     offsets_ptr,
     time,
     channels,
+    x_token,
     P,
     rows_per_group,
     second_ptr,
@@ -238,7 +250,10 @@ def _forward_kernel(
     COMPUTE: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """`y_ptr` is the first part of y; the others, if any, have `second` and `third` channels."""
+    """`y_ptr` is the first part of y; the others, if any, have `second` and `third` channels.
+
+    Tokens of x are `x_token` numbers apart, or None: their channels.
+    """
     b = tl.program_id(0).to(tl.int64)
     group = b // rows_per_group
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -247,7 +262,9 @@ def _forward_kernel(
     T = time - first
     last = tl.minimum(SEGMENT, T)
     token, channel = b * time + first, tl.program_id(1) * BC
-    x_ptr += token * channels
+    if x_token is None:
+        x_token = channels
+    x_ptr += token * x_token
     y_ptr, size = _part(y_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
     if offsets_ptr is not None:
         offsets_ptr += b * (P + 1)
@@ -261,16 +278,16 @@ def _forward_kernel(
         weight = weight + (tl.load(at + j, mask=inside, other=0.0).to(COMPUTE),)
         if j < W - 1:
             t = j - (W - 1)
-            x = _input(x_ptr, start_ptr, sequence, t, begin, channels, c, W, COMPUTE)
+            x = _input(x_ptr, x_token, start_ptr, sequence, t, begin, channels, c, W, COMPUTE)
             window = window + (x,)
     bias = tl.zeros([BC], COMPUTE)
     if bias_ptr is not None:
         bias += tl.load(bias_ptr + group * channels + c, mask=inside, other=0.0).to(COMPUTE)
 
-    here = _four(x_ptr, 0, T, channels, c, inside)
+    here = _four(x_ptr, 0, T, x_token, c, inside)
     end = last + (last == T).to(tl.int32)  # the end of a row is a border to come to
     for t in range(0, end, 4):
-        later = _four(x_ptr, t + 4, T, channels, c, inside)
+        later = _four(x_ptr, t + 4, T, x_token, c, inside)
         for i in tl.static_range(4):
             if t + i == border:
                 _store_state(final_ptr, b * P + piece, window, channels, c, W)
@@ -327,6 +344,7 @@ def _backward_kernel(
     offsets_ptr,
     time,
     channels,
+    x_token,
     P,
     rows_per_group,
     segments,
@@ -354,7 +372,9 @@ def _backward_kernel(
     T = time - first
     last = tl.minimum(SEGMENT, T)
     token, channel = b * time + first, tl.program_id(1) * BC
-    x_ptr += token * channels
+    if x_token is None:
+        x_token = channels
+    x_ptr += token * x_token
     dx_ptr += token * channels
     dy_ptr, size = _part(dy_ptr, second_ptr, third_ptr, token, channel, channels, second, third)
     if offsets_ptr is not None:
@@ -373,7 +393,7 @@ def _backward_kernel(
         dweight = dweight + (tl.zeros([BC], COMPUTE),)
         if j < W - 1:
             t = j - (W - 1)
-            x = _input(x_ptr, start_ptr, sequence, t, begin, channels, c, W, COMPUTE)
+            x = _input(x_ptr, x_token, start_ptr, sequence, t, begin, channels, c, W, COMPUTE)
             window = window + (x,)
             dxs = dxs + (tl.zeros([BC], COMPUTE),)
             nothing = nothing + (tl.zeros([BC], COMPUTE),)
@@ -382,10 +402,10 @@ def _backward_kernel(
     if bias_ptr is not None:
         bias += tl.load(bias_ptr + group * channels + c, mask=inside, other=0.0).to(COMPUTE)
 
-    xs = _four(x_ptr, 0, T, channels, c, inside)
+    xs = _four(x_ptr, 0, T, x_token, c, inside)
     dys = _four(dy_ptr, 0, T, size, c, inside)
     for step in range(0, last + W - 1, 4):
-        xs_next = _four(x_ptr, step + 4, T, channels, c, inside)
+        xs_next = _four(x_ptr, step + 4, T, x_token, c, inside)
         dys_next = _four(dy_ptr, step + 4, T, size, c, inside)
         for i in tl.static_range(4):
             t = step + i
@@ -458,6 +478,12 @@ def _in_blocks(sizes: tuple[int, ...]) -> bool:
     return len(sizes) <= 3 and all(size > 0 and size % block == 0 for size in sizes)
 
 
+def _by_token(x: Tensor) -> tuple[Tensor, int | None]:
+    """As `by_token`; None where nothing is between two tokens, as the kernels have it."""
+    x, token = by_token(x)
+    return x, None if token == x.shape[2] else token
+
+
 def _has_asm(dtype: torch.dtype) -> bool:
     """Whether the sigmoid is made of a GPU's own instructions: in float32, not interpreted."""
     return dtype == torch.float32 and not triton.knobs.runtime.interpret
@@ -478,12 +504,13 @@ def _forward(inputs: Inputs, offsets: Tensor | None, second: int, third: int) ->
         return made
     *y, state = made
     rows, time, channels = x.shape
+    x, x_token = _by_token(x)
     block = _block(channels)
     blocks = triton.cdiv(channels, block)
     segment = _segment(rows, time, blocks, offsets is not None)
     with on_device_of(x):
         _forward_kernel[(rows, blocks, triton.cdiv(time, segment))](
-            x.contiguous(),
+            x,
             weight.contiguous(),
             contiguous(bias),
             contiguous(initial_state),
@@ -492,6 +519,7 @@ def _forward(inputs: Inputs, offsets: Tensor | None, second: int, third: int) ->
             contiguous(offsets),
             time,
             channels,
+            x_token,
             in_a_row(offsets),
             rows // weight.shape[0],
             **_others(y),
@@ -544,6 +572,7 @@ def _backward(
     if x.numel() == 0:
         return dx, dweight.zero_(), dbias.zero_(), dstart, none
     rows, time, channels = x.shape
+    x, x_token = _by_token(x)
     groups, _, width = weight.shape
     block = _block(channels)
     blocks = triton.cdiv(channels, block)
@@ -553,7 +582,7 @@ def _backward(
     parts = state.new_empty(rows, segments, width + 1, channels)
     with on_device_of(x):
         _backward_kernel[(rows, blocks, segments)](
-            x.contiguous(),
+            x,
             weight.contiguous(),
             contiguous(bias),
             contiguous(initial_state),
@@ -565,6 +594,7 @@ def _backward(
             contiguous(offsets),
             time,
             channels,
+            x_token,
             in_a_row(offsets),
             rows // groups,
             segments,
