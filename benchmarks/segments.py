@@ -152,7 +152,8 @@ def ssd_peer() -> Run | None:
     """mamba-ssm's, with a = exp(-Δ) and Δ v written, which it makes on the way; no signs either."""
     try:
         from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
-    except ImportError:
+    except ImportError as error:
+        print(f"no mamba-ssm: {error}")
         return None
 
     def ssd(x: dict[str, Tensor]) -> Tensor:

@@ -126,6 +126,25 @@ def test_a_study_of_one_model(
     assert capsys.readouterr().err.endswith(f"no model with 'GLA' in its name; {known}")
 
 
+@pytest.mark.parametrize(
+    ("words", "compiled"),
+    [((), "no"), (("--compile",), "blocks"), (("--compile", "step"), "step")],
+    ids=["plain", "blocks", "step"],
+)
+def test_how_a_study_is_compiled(
+    words: tuple[str, ...],
+    compiled: str,
+    shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(language, "run_many", lambda configs, *_, **__: seen.extend(configs))
+    with pytest.raises(AttributeError, match="runs"):  # of the first run, which is none here
+        study(shards, tmp_path / "language", "--seeds", "0", *words)
+    assert [config.compile for config in seen] == [compiled]
+
+
 @pytest.mark.usefixtures("small")
 def test_a_question_that_fails_costs_no_other(
     shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

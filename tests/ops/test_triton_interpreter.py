@@ -17,7 +17,12 @@ from statetrack.ops._spec import find
 from tests.helpers import mostly_slow, relative_error
 from tests.ops.cases import CASES, Case, expect_exact_ends, normal
 from tests.ops.interpreter import FILES, INTERPRETED, expect_interpreted
-from tests.ops.test_against_reference import expect_match, single, with_grads
+from tests.ops.test_against_reference import (
+    expect_match,
+    expect_unused_state,
+    single,
+    with_grads,
+)
 from tests.ops.test_packing import OTHER_CUTS, expect_no_leak, expect_pieces, in_a_row
 
 pytest.importorskip("triton")
@@ -245,17 +250,7 @@ else:
             monkeypatch.setattr(scalar, "_segment", lambda tokens, longest, programs, chunk: 16)
         case = next(c for c in CASES if c.op == "linear_attention" and c.label == label)
         low = single(case.inputs(11 if form == "recurrence" else 40, state=state))
-        found = []
-        for backend, inputs in (
-            ("triton", low),
-            ("reference", {name: x.double() for name, x in low.items()}),
-        ):
-            leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-            y, _ = case.run(leaves, backend)
-            grads = torch.autograd.grad(y.double().sin().sum(), list(leaves.values()))
-            found.append((y, *grads))
-        for name, got, want in zip(("y", *low), *found, strict=True):
-            assert relative_error(got, want) < 5e-6, name
+        expect_unused_state(case, low, "triton", tol=5e-6)
 
     @pytest.mark.parametrize("case", mostly_slow(INTERPRETABLE, fast=ONE_PER_OP), ids=str)
     @pytest.mark.parametrize("state", mostly_slow([False, True], fast=[True]))

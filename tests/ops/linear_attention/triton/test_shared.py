@@ -102,8 +102,7 @@ if not INTERPRETED:
         assert all(stack <= (0 if half else 16) for stack, _ in made), made
 
 else:
-    from tests.helpers import relative_error
-    from tests.ops.test_against_reference import expect_match, single
+    from tests.ops.test_against_reference import expect_match, expect_unused_state, single
     from tests.ops.test_packing import expect_no_leak, expect_pieces
 
     @pytest.fixture(autouse=True)
@@ -179,16 +178,7 @@ else:
     def test_the_final_state_nobody_uses(state: bool) -> None:
         case = attention(4, 1, 5, 3)
         low = single(case.inputs(40, state=state))
-        found = []
-        for backend, inputs in (
-            ("triton", low),
-            ("reference", {name: x.double() for name, x in low.items()}),
-        ):
-            leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-            y, _ = case.run(leaves, backend)
-            found.append((y, *torch.autograd.grad(y.double().sin().sum(), list(leaves.values()))))
-        for name, got, want in zip(("y", *low), *found, strict=True):
-            assert relative_error(got, want) < 5e-6, name
+        expect_unused_state(case, low, "triton", tol=5e-6)
 
     def test_runs_that_are_mapped_over() -> None:
         case = attention(4, 2, 5, 3)
