@@ -8,7 +8,7 @@ first weights of 0.02, rate 0.003), stopped after 200 of 1526 steps. DeltaNet wi
     usual     β = σ(x)                  begins at 0.5
     extended  β = 2σ(x)                 begins at 1, moves twice as fast, may reflect
     capped    β = min(2σ(x), 1)         begins and moves so, but never reflects
-    shifted   β = 2σ(x - log 3)         begins at 0.5, moves 1.5 times as fast, may reflect
+    shifted   β = 2σ(x - log 3)         `beta_start`: begins at 0.5, moves 1.5 times as fast
     learnt    β = (1 + tanh g) σ(x)     `learn_range`: as `usual` at first, each head learns its g
 
 and GLA, whose gates begin near 1, with s = σ(x)^(1/16):
@@ -24,52 +24,22 @@ Rows that are in the file already are not made again.
 """
 
 import argparse
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from warmup import USUAL, config, make_rows, measured
-
-from statetrack.eigenvalues import EigenRange
-from statetrack.layers import DeltaNet, GatedDeltaNet
-from statetrack.layers.registry import register
 
 WARMUP, STD, LR = 0.1, 0.02, 3e-3
 GATED = {"num_heads": 3, "head_dim": 64, "value_dim": 128}
-
-
-class ShiftedRange(EigenRange):
-    def beta(self, unit: Tensor, share: Tensor | None = None) -> Tensor:
-        return super().beta(torch.sigmoid(torch.logit(unit, eps=1e-6) - math.log(3)), share)
-
-
-@register
-class ShiftedDeltaNet(DeltaNet):
-    """DeltaNet [-1, 1] whose β begins at 0.5."""
-
-    def __init__(self, d_model: int, num_heads: int) -> None:
-        super().__init__(d_model, num_heads, eigen_range=(-1.0, 1.0))
-        self.eigen_range = ShiftedRange(-1.0)
-
-
-@register
-class ShiftedGatedDeltaNet(GatedDeltaNet):
-    """Gated DeltaNet [-1, 1] whose β begins at 0.5."""
-
-    def __init__(self, d_model: int, num_heads: int, *, head_dim: int, value_dim: int) -> None:
-        sizes = {"head_dim": head_dim, "value_dim": value_dim}
-        super().__init__(d_model, num_heads, eigen_range=(-1.0, 1.0), **sizes)
-        self.eigen_range = ShiftedRange(-1.0)
 
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "usual": USUAL,
     "extended": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0)}),
     "capped": ("CappedDeltaNet", {"num_heads": 4}),
-    "shifted": ("ShiftedDeltaNet", {"num_heads": 4}),
+    "shifted": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0), "beta_start": 0.5}),
     "learnt": ("DeltaNet", {"num_heads": 4, "eigen_range": (-1.0, 1.0), "learn_range": True}),
     "gla usual": ("GLA", {"num_heads": 2, "eigen_range": (0.0, 1.0)}),
     "gla extended": ("GLA", {"num_heads": 2, "eigen_range": (-1.0, 1.0)}),
@@ -77,7 +47,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gated usual": ("GatedDeltaNet", GATED | {"eigen_range": (0.0, 1.0)}),
     "gated extended": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0)}),
     "gated capped": ("CappedGatedDeltaNet", GATED),
-    "gated shifted": ("ShiftedGatedDeltaNet", GATED),
+    "gated shifted": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0), "beta_start": 0.5}),
     "gated learnt": ("GatedDeltaNet", GATED | {"eigen_range": (-1.0, 1.0), "learn_range": True}),
 }
 

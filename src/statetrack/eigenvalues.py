@@ -28,7 +28,7 @@ __all__ = ["CappedRange", "EigenRange"]
 class EigenRange:
     """The closed interval [low, 1] that a layer's eigenvalues may reach, with -1 <= low < 1.
 
-    `stretch` is about β alone: see there.
+    `stretch` and `start` are about β alone: see there.
 
     >>> EigenRange.of((-1.0, 1.0)).decay(torch.tensor([0.0, 0.5, 1.0]))
     tensor([-1.,  0.,  1.])
@@ -36,6 +36,7 @@ class EigenRange:
 
     low: float = -1.0
     stretch: float = 0.0
+    start: float | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.stretch < math.inf:
@@ -43,6 +44,11 @@ class EigenRange:
         if not -1.0 <= self.low < 1.0:
             raise ValueError(
                 f"eigen_range starts at {self.low}: the lower end must be at least -1 and below 1"
+            )
+        if self.start is not None and not 0.0 < self.start < self.width:
+            raise ValueError(
+                f"a start of β at {self.start} must be above 0 and below {self.width:g}, the most "
+                "that β reaches; None is the middle"
             )
 
     @classmethod
@@ -101,6 +107,12 @@ class EigenRange:
         `unit` is s in [0, 1]. `share` in [-1, 1] has the lower end at share·low instead: 0 is the
         range [0, 1].
 
+        `start` is the β of σ = 1/2, where layers begin; None is the middle of the range. It moves
+        σ(x) to σ(x + c), so that both ends stay where they are.
+
+        >>> EigenRange(-1.0, start=0.5).beta(torch.tensor([0.0, 0.5, 0.75, 1.0]))
+        tensor([0.0000, 0.5000, 1.0000, 2.0000])
+
         With e = `stretch` above 0, s is clip((1 + 2e)·σ - e, 0, 1) of the σ given as `unit`. A
         sigmoid only comes near 0 and 1; this s is 0 where σ <= e / (1 + 2e), and 1 as far below 1,
         at finite weights. There it has no gradient.
@@ -108,6 +120,9 @@ class EigenRange:
         >>> EigenRange(-1.0, stretch=1.0).beta(torch.tensor([0.25, 0.5, 0.625, 0.75]))
         tensor([0.0000, 1.0000, 1.7500, 2.0000])
         """
+        if self.start is not None:
+            begins = (self.start / self.width + self.stretch) / (1 + 2 * self.stretch)
+            unit = unit / (unit + (1 - begins) / begins * (1 - unit))
         if self.stretch:
             unit = ((1 + 2 * self.stretch) * unit - self.stretch).clamp(0.0, 1.0)
         return (self.width if share is None else 1.0 - self.low * share) * unit
@@ -128,7 +143,7 @@ class EigenRange:
 
 @dataclass(frozen=True)
 class CappedRange(EigenRange):
-    """As [low, 1], `stretch` too, but no eigenvalue is below 0: β stops at 1 and a decay at 0.
+    """As [low, 1], with its `stretch` and `start`, but β stops at 1 and a decay at 0.
 
     >>> CappedRange(-1.0).beta(torch.tensor([0.0, 0.25, 0.5, 1.0]))
     tensor([0.0000, 0.5000, 1.0000, 1.0000])

@@ -124,6 +124,10 @@ def test_a_learnt_range_is_rounded_too() -> None:
             lambda: other_model(mixers=[("DeltaNet", {"conv_size": 0, "beta_stretch": 1.0})]),
             "the layer has beta_stretch",
         ),
+        (
+            lambda: other_model(mixers=[("DeltaNet", {"conv_size": 0, "beta_start": 0.5})]),
+            "the layer has beta_start",
+        ),
         (lambda: other_model(mixers=["Diagonal"]), "the layer is Diagonal"),
         (lambda: other_model(mixers=[("DeltaNet", {"conv_size": 0})] * 2), "has 2 layers"),
         (lambda: other_model(mlp="swiglu", mlp_dim=4), "the model has an MLP"),

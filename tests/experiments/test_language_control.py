@@ -63,8 +63,9 @@ def test_a_clamp_changes_reflections_and_nothing_else(shards: Manifest) -> None:
         assert evaluate(model, shards, SETTINGS) == before
 
 
-def test_a_stretched_beta_is_clamped_as_it_is() -> None:
-    model = CausalLM(corpus.model(beta_stretch=1.0), generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("option", ["beta_stretch", "beta_start"])
+def test_a_beta_with_options_is_clamped_as_it_is(option: str) -> None:
+    model = CausalLM(corpus.model(**{option: 1.5}), generator=torch.Generator().manual_seed(0))
     plain = betas(model)
     with never_negative(model):
         assert torch.equal(betas(model), plain.clamp(max=1.0)) and (plain > 1).any()

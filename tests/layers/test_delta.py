@@ -1,5 +1,6 @@
 """The options that the delta layers share: sizes of the state, heads, norms and gates."""
 
+import math
 from typing import Any
 
 import pytest
@@ -279,3 +280,35 @@ def test_reflections_of_a_stretched_beta_do_not_fade() -> None:
         _, state = ops.delta_rule(key, key, 0 * key, beta, initial_state=torch.ones(1, 1, 1, 1))
         norms.append(float(state))
     assert norms == [pytest.approx(0.0, abs=1e-6), 1.0]
+
+
+# ---------------------------------------------------------------------------- where β begins
+
+
+@delta_layer
+@pytest.mark.parametrize("stretch", [0.0, 1.0])
+def test_beta_begins_where_it_is_asked_to_and_reaches_both_ends(name: str, stretch: float) -> None:
+    options = {"beta_start": 0.5, "beta_stretch": stretch, "conv_size": 0}
+    layer, x = build(name, stir=1.0, **options), sequence(9)
+    assert isinstance(layer, DeltaFamily)
+    expect_its_transitions_and_steps(layer)
+    seen = layer.transitions(x)
+    assert isinstance(seen, HouseholderTransitions)
+    begins = (0.25 + stretch) / (1 + 2 * stretch)
+    moved = (layer.beta_proj(x) + math.log(begins / (1 - begins))).sigmoid()
+    want = 2 * ((1 + 2 * stretch) * moved - stretch).clamp(0, 1)
+    assert relative_error(seen.beta.flatten(2), want) < 1e-12
+    ends = layer.eigen_range.beta(torch.tensor([0.0, 0.5, 1.0]))
+    assert ends.tolist() == [0.0, pytest.approx(0.5), 2.0]  # the ends to the last bit
+    torch.nn.init.zeros_(layer.beta_proj.weight)
+    beta = layer.transitions(x).beta  # type: ignore[attr-defined]
+    assert (beta - 0.5).abs().max() < 1e-12
+
+
+@delta_layer
+def test_a_start_of_beta_that_cannot_be_is_refused(name: str) -> None:
+    for low, wrong in ((-1.0, 2.0), (0.0, 1.0), (-1.0, 0.0), (-1.0, float("nan"))):
+        with pytest.raises(ValueError, match=f"must be above 0 and below {1 - low:g}"):
+            build(name, eigen_range=(low, 1.0), beta_start=wrong)
+    with pytest.raises(ValueError, match="learn_range begins at β = 0.5"):
+        build(name, learn_range=True, beta_start=0.5)

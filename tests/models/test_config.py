@@ -233,6 +233,7 @@ OPTION_CHANGES: dict[str, Any] = {  # but for flags, which are turned over
     "num_value_heads": 4,
     "qk_eps": 0.5,
     "beta_stretch": 0.5,
+    "beta_start": 0.5,
     "hidden_dim": 20,
     "num_householders": 2,
     "state_dim": 6,

@@ -115,8 +115,8 @@ def probes(accuracy: float) -> dict[str, Any]:
 
 def write_control(root: Path, shards: Path, *, seeds: int = 2) -> None:
     """Adds the control, better than [0, 1] on code by 0.08 and 0.18; clamped models of [-1, 1],
-    worse than they are by 0.03 on code; and models with a learnt range, better than [0, 1] by 0.05
-    on code."""
+    worse than they are by 0.03 on code; models with a learnt range, better than [0, 1] by 0.05
+    on code; and models with [-1, 1] whose β begins at 0.5, better by 0.07."""
     runs = []
     for seed in range(seeds):
         model = corpus.model("CappedDeltaNet", num_heads=2)
@@ -125,11 +125,15 @@ def write_control(root: Path, shards: Path, *, seeds: int = 2) -> None:
         runs.append(write_run(root.parent / "control", one, rows))
         own = dataclasses.replace(one, model=corpus.model(learn_range=True))
         runs.append(write_run(root.parent / "control", own, rows))
+        started = dataclasses.replace(one, model=corpus.model(beta_start=0.5))
+        runs.append(write_run(root.parent / "control", started, rows))
         better = -0.1 * (seed + 1)
         extended = config(shards, -1.0, seed)
         answers = (
             ("loss", one, loss({"code": better + 0.02, "prose": 0.0})),
             ("loss", own, loss({"code": -0.05, "prose": 0.0})),
+            ("loss", started, loss({"code": -0.07, "prose": 0.0})),
+            ("clamped", started, loss({"code": 0.0, "prose": 0.0})),
             ("clamped", extended, loss({"code": better + 0.03, "prose": 0.05 * (1 - 2 * seed)})),
         )
         for name, of, answer in answers:

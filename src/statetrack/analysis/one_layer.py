@@ -199,8 +199,9 @@ def one_layer(
         )
     if layer.conv is not None:
         raise ValueError("the layer has a convolution, so a token alone does not decide its step")
-    if layer.eigen_range.stretch:
-        raise ValueError("the layer has beta_stretch; this is about β that is a sigmoid alone")
+    for option in ("beta_stretch", "beta_start"):
+        if getattr(layer, option):
+            raise ValueError(f"the layer has {option}; this is about β that is a sigmoid alone")
     if block.norm_after:
         raise ValueError("the block has its norm after the layer; this is about norm='before'")
     reading = Reading(machine, (*front, *tokens), len(front), classes)

@@ -76,10 +76,19 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ),
         ("Attention", {}),
     ),
+    "start": tuple(
+        (name, options | {"eigen_range": EXTENDED, "beta_start": 0.5})
+        for name, options in (
+            ("DeltaNet", {}),
+            ("GatedDeltaNet", {}),
+            ("DeltaProduct", {"num_householders": 2}),
+        )
+    ),
 }
 """Which layers, and their options; `pair` is the question, `control` tells the sign from start and
-speed of β and of gates (capped ones have these without the sign, one begins as [0, 1] does), `more`
-is around them."""
+speed of β and of gates (capped ones have these without the sign, some learn their range from [0, 1]
+on), `more` is around them, and `start` has models of [-1, 1] whose β begins where that of [0, 1]
+does."""
 
 HELD_OUT = (
     "code/linux-source-6.1/fs",

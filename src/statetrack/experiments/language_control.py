@@ -49,7 +49,7 @@ def never_negative(model: nn.Module) -> Iterator[None]:
     before = [layer.eigen_range for layer in layers]
     try:
         for layer, known in zip(layers, before, strict=True):
-            layer.eigen_range = CappedRange(known.low, known.stretch)
+            layer.eigen_range = CappedRange(**vars(known))
         yield
     finally:
         for layer, known in zip(layers, before, strict=True):

@@ -78,6 +78,7 @@ class DeltaFamily(Layer):
         norm_eps: float,
         learn_range: bool,
         beta_stretch: float,
+        beta_start: float | None,
         backend: ops.Backend,
     ) -> None:
         super().__init__(d_model)
@@ -85,7 +86,12 @@ class DeltaFamily(Layer):
             raise ValueError(f"num_householders={num_householders} must be at least 1")
         if value_dim is not None and value_dim < 1:
             raise ValueError(f"value_dim={value_dim} must be at least 1; None is head_dim")
-        self.eigen_range = EigenRange(EigenRange.of(eigen_range).low, beta_stretch)
+        if learn_range and beta_start is not None:
+            raise ValueError(
+                f"learn_range begins at β = 0.5, so beta_start={beta_start} cannot be had: leave "
+                "one of them out"
+            )
+        self.eigen_range = EigenRange(EigenRange.of(eigen_range).low, beta_stretch, beta_start)
         self.num_heads = num_heads
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
         self.value_dim = value_dim or self.head_dim
@@ -97,7 +103,7 @@ class DeltaFamily(Layer):
         self.num_householders = num_householders
         self.output_gate = output_gate
         self.qk_silu, self.qk_eps = qk_silu, expect_qk_eps(qk_eps)
-        self.beta_stretch = beta_stretch
+        self.beta_stretch, self.beta_start = beta_stretch, beta_start
         self.backend: ops.Backend = backend
         heads = self.num_value_heads
         inner = heads * self.value_dim

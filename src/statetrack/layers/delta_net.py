@@ -29,6 +29,9 @@ class DeltaNet(DeltaFamily):
     its ends at finite weights: exact reflections for low = -1, and tokens that leave the state as
     it is. A β at an end has no gradient.
 
+    β begins in the middle of its range, with low = -1 at 1, where a write wipes out what was stored
+    under its key. `beta_start=0.5` begins where low = 0 does, and can reach as far.
+
     Yang et al. 2024 (arXiv:2406.06484), with the range of arXiv:2411.12537.
 
     >>> import torch
@@ -55,6 +58,7 @@ class DeltaNet(DeltaFamily):
         norm_eps: float = 1e-6,
         learn_range: bool = False,
         beta_stretch: float = 0.0,
+        beta_start: float | None = None,
         backend: ops.Backend = "auto",
         device: Device = None,
         dtype: Dtype = None,
@@ -75,5 +79,6 @@ class DeltaNet(DeltaFamily):
             norm_eps=norm_eps,
             learn_range=learn_range,
             beta_stretch=beta_stretch,
+            beta_start=beta_start,
             backend=backend,
         )

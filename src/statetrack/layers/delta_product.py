@@ -38,6 +38,7 @@ class DeltaProduct(DeltaFamily):
         norm_eps: float = 1e-6,
         learn_range: bool = False,
         beta_stretch: float = 0.0,
+        beta_start: float | None = None,
         backend: ops.Backend = "auto",
         device: Device = None,
         dtype: Dtype = None,
@@ -58,5 +59,6 @@ class DeltaProduct(DeltaFamily):
             norm_eps=norm_eps,
             learn_range=learn_range,
             beta_stretch=beta_stretch,
+            beta_start=beta_start,
             backend=backend,
         )

@@ -34,6 +34,7 @@ class GatedDeltaNet(DeltaFamily):
         norm_eps: float = 1e-6,
         learn_range: bool = False,
         beta_stretch: float = 0.0,
+        beta_start: float | None = None,
         backend: ops.Backend = "auto",
         device: Device = None,
         dtype: Dtype = None,
@@ -54,5 +55,6 @@ class GatedDeltaNet(DeltaFamily):
             norm_eps=norm_eps,
             learn_range=learn_range,
             beta_stretch=beta_stretch,
+            beta_start=beta_start,
             backend=backend,
         )

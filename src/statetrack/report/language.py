@@ -25,6 +25,7 @@ __all__ = [
     "CONTROLS",
     "LEARNT",
     "LEAST",
+    "STARTED",
     "Asked",
     "Cause",
     "Difference",
@@ -34,6 +35,7 @@ __all__ = [
     "families",
     "read_study",
     "said_of",
+    "variant_of",
 ]
 
 KIND = "lm"
@@ -44,14 +46,15 @@ CONTROLS: dict[str, tuple[str, Range, str]] = {
     "CappedGLA": ("GLA", USUAL, "2s - 1 capped"),
 }
 """Layer of a control -> the model it is a control of, its range, and what is special about it."""
-LEARNT = "range learnt"
-"""What is special about models whose heads learn how far the range goes down, from 0 on."""
+LEARNT, STARTED = "range learnt", "β from"
+"""What is special about models whose heads learn how far the range goes down, from 0 on, and about
+those with a `beta_start`, which stands behind it."""
 
-Cause = Literal["range", "speed", "sign", "clamp", "learnt"]
+Cause = Literal["range", "speed", "sign", "clamp", "learnt", "started"]
 """What two models differ in. `range` is that of [-1, 1] and [0, 1], and the sum of the next two:
 `speed`, of the capped control and [0, 1], and `sign`, of [-1, 1] and the control. `clamp` is that
 of one trained model with its eigenvalues kept from going below 0 and as it is, `learnt` that of a
-learnt range and [0, 1]."""
+learnt range and [0, 1], `started` that of [-1, 1] whose β begins elsewhere and [0, 1]."""
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """How many standard errors of the mean of so many seeds are 95 % of them; of more not fewer."""
 LEAST = 0.01
@@ -226,6 +229,18 @@ def said_of(layer: str, between: Range | None, variant: str = "") -> str:
     return f"{layer}{ends}" + (f", {variant}" if variant else "")
 
 
+def variant_of(options: Mapping[str, Any]) -> tuple[str, str]:
+    """What is special about a layer with such options: as its label has it, and as pages say it.
+
+    >>> variant_of({"beta_start": 0.5})
+    (' start=0.5', 'β from 0.5')
+    """
+    start = options.get("beta_start")
+    if options.get("learn_range"):
+        return " learnt", LEARNT
+    return ("", "") if start is None else (f" start={start:g}", f"{STARTED} {start:g}")
+
+
 def families(asked: Sequence[Asked]) -> list[Family]:
     """By layer, [0, 1] before [-1, 1], controls behind them; last what has no range."""
     by_cell: dict[str, list[Asked]] = {}
@@ -240,8 +255,9 @@ def families(asked: Sequence[Asked]) -> list[Family]:
             layer, between, variant = model_label(config, with_range=False), eigen_range(config), ""
             if layer in CONTROLS:
                 layer, between, variant = CONTROLS[layer]
-            elif any(mixer.options.get("learn_range") for mixer in config.model.backbone.mixers):
-                layer, variant = layer.replace(" learnt", ""), LEARNT
+            else:
+                word, variant = variant_of(config.model.backbone.mixers[0].options)
+                layer = layer.replace(word, "")
             layer = ", ".join([layer, *_unlike_its_recipe(config)])
             ordered = tuple(sorted(kept, key=lambda one: one.seed))
             found.append(Family(layer, between, ordered, variant))
@@ -302,24 +318,8 @@ _Pairs = list[tuple[_Side, _Side]]
 def _sides(found: Sequence[Family], cause: Cause) -> list[tuple[str, _Pairs]]:
     """Layer by layer the pairs to compare, seed by seed: what it is less, and what."""
     sides: list[tuple[str, _Pairs]] = []
-    for family in found:
-        if family.between != EXTENDED or family.variant:
-            continue
-        alike = [one for one in found if _differ_in_the_range(one, family)]
-        within = [one for one in alike if one.between == USUAL]
-        usual = next((one for one in within if not one.variant), None)
-        control = next((one for one in within if one.variant), None)
-        learnt = next((one for one in alike if one.variant == LEARNT), None)
-        before, after = {
-            "range": (usual, family),
-            "speed": (usual, control),
-            "sign": (control, family),
-            "clamp": (family, family),
-            "learnt": (usual, learnt),
-        }[cause]
-        if before is None or after is None:
-            continue
-        question = "clamped" if cause == "clamp" else "loss"
+    question = "clamped" if cause == "clamp" else "loss"
+    for before, after in _compared(found, cause):
         pairs = [
             (_Side(one), _Side(other, question))
             for one in before.members
@@ -328,8 +328,28 @@ def _sides(found: Sequence[Family], cause: Cause) -> list[tuple[str, _Pairs]]:
         ]
         pairs = [pair for pair in pairs if all(side.asked for side in pair)]
         if pairs:
-            sides.append((family.layer, pairs))
+            # A clamp is told of every model, whatever is special about it.
+            special = f", {after.variant}" if cause == "clamp" and after.variant else ""
+            sides.append((after.layer + special, pairs))
     return sides
+
+
+def _compared(found: Sequence[Family], cause: Cause) -> list[tuple[Family, Family]]:
+    """What is compared with what: models that differ in their range and variant alone."""
+    usual = [one for one in found if one.between == USUAL and not one.variant]
+    controls = [one for one in found if one.between == USUAL and one.variant]
+    extended = [one for one in found if one.between == EXTENDED]
+    plain = [one for one in extended if not one.variant]
+    if cause == "clamp":
+        return [(one, one) for one in extended]
+    before, after = {
+        "range": (usual, plain),
+        "speed": (usual, controls),
+        "sign": (controls, plain),
+        "learnt": (usual, [one for one in extended if one.variant == LEARNT]),
+        "started": (usual, [one for one in extended if one.variant.startswith(STARTED)]),
+    }[cause]
+    return [(a, b) for b in after for a in before if _differ_in_the_range(a, b)]
 
 
 def _differ_in_the_range(one: Family, other: Family) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from statetrack.lm.evaluation import CONFIDENCE
 from statetrack.report import looks
 from statetrack.report.figures import AXES_GREY, DPI, Picture, drawing, line_style
-from statetrack.report.language import LEARNT, Asked, Difference, Family, said_of
+from statetrack.report.language import LEARNT, STARTED, Asked, Difference, Family, said_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,8 @@ def _position_axis(axes: "Axes", trained: int, farthest: int) -> None:
 
 
 def _draw_loss(axes: "Axes", family: Family, domain: str) -> None:
-    between = said_of("", family.between, family.variant).strip() or None
+    begins = family.variant.startswith(STARTED)
+    between = said_of("", family.between, "" if begins else family.variant).strip() or None
     if family.variant == LEARNT:  # dotted, like models without a range
         between = None
     curves = [_pooled(one, domain) for one in family.members if domain in one.domains]
@@ -118,6 +119,8 @@ def _draw_loss(axes: "Axes", family: Family, domain: str) -> None:
         color=colour,
         linestyle=line_style(looks.dashes_of(between)),
         linewidth=1.4,
+        marker="o" if begins else None,  # the line of its range
+        markersize=2.5,
         label=label,
     )
     axes.fill_between(

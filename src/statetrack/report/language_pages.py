@@ -12,7 +12,6 @@ from statetrack.experiments.summary import LANGUAGE
 from statetrack.report.cells import KEYS
 from statetrack.report.language import (
     CONTROLS,
-    LEARNT,
     LEAST,
     Asked,
     Cause,
@@ -22,6 +21,7 @@ from statetrack.report.language import (
     differences,
     families,
     said_of,
+    variant_of,
 )
 from statetrack.report.questions import Link
 from statetrack.runs.stored import Place
@@ -67,6 +67,7 @@ COMPARED: dict[Cause, str] = {
     "sign": "the sign, in training: [-1, 1], less the capped control",
     "clamp": "the sign, once trained: [-1, 1] with eigenvalues clamped to 0, less as it is",
     "learnt": "the range learnt from [0, 1] on, less [0, 1]",
+    "started": "[-1, 1] whose β begins where that of [0, 1] does, less [0, 1]",
 }
 
 
@@ -85,12 +86,15 @@ def _positions(one: Difference | tuple[int, int], trained: int) -> str:
 def language_answer(asked: Sequence[Asked]) -> str:
     """The first sentences of the page: which is lower, by how much, and what of it is the sign."""
     found = families(asked)
-    told = _at_training(found, "range")
+    told, started = _at_training(found, "range"), _at_training(found, "started")
     if not told:
         return "Not known: no language model has been trained and judged in both ranges."
     said = []
-    for layer in dict.fromkeys(one.layer for one in told):
+    for layer in dict.fromkeys(one.layer for one in [*told, *started]):
         mine = [one for one in told if one.layer == layer]
+        if not mine:
+            said += [f"Not known for {layer} as it is: it lacks a range.", *_cause(found, layer)]
+            continue
         groups: dict[str, list[str]] = {}
         for one in mine:
             groups.setdefault(one.verdict, []).append(one.domain)
@@ -137,6 +141,11 @@ def _cause(found: Sequence[Family], layer: str) -> list[str]:
         said.append(
             "Models whose heads learn their range begin as [0, 1] does and may become [-1, 1]. "
             f"Their loss less that of [0, 1]: {_judged(learnt)}."
+        )
+    if started := by_cause["started"]:
+        said.append(
+            "β = 2σ(x) begins at 1. Models with [-1, 1] whose β begins at 0.5, as σ(x) does, have "
+            f"this loss, less that of [0, 1]: {_judged(started)}."
         )
     if not said and layer in {control for control, _, _ in CONTROLS.values()}:
         said.append(
@@ -291,11 +300,11 @@ def _not_run(found: Iterable[Family]) -> list[tuple[str, str, Range | None, str]
         for mixer, options in members:
             factors = options.get("num_householders")
             layer = mixer if factors is None else f"{mixer} n={factors}"
-            variant = LEARNT if options.get("learn_range") else ""
+            word, variant = variant_of(options)
             between = options.get("eigen_range")
             one = CONTROLS.get(layer, (layer, between, variant))
             if one not in there:
-                name = said_of(f"{layer} learnt" if variant else layer, between, "")
+                name = said_of(f"{layer}{word}", between, "")
                 missing.append((COMMAND.format(models=models, name=name), *one))
     return missing
 

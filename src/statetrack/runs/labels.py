@@ -24,8 +24,8 @@ def model_label(config: Any, *, with_range: bool = True) -> str:
     """The layers, each with its eigenvalue range and number of Householder factors if it has them.
 
     However often they repeat, they are said once. `stretched` is one with a `beta_stretch`,
-    `learnt` one with `learn_range`. A model that goes on from another run is told by what it does
-    then: `then windows`, or `then more`.
+    `learnt` one with `learn_range`, and `start=0.5` one with that `beta_start`. A model that goes
+    on from another run is told by what it does then: `then windows`, or `then more`.
 
     >>> from statetrack.models import BackboneConfig, TaggerConfig
     >>> from statetrack.training import RunConfig
@@ -60,4 +60,6 @@ def _mixer_label(mixer: Any, with_range: bool) -> str:
     factors = "" if count is None else f" n={count}"
     stretched = " stretched" if mixer.options.get("beta_stretch") else ""
     learnt = " learnt" if mixer.options.get("learn_range") else ""
-    return f"{mixer.layer}{factors}{stretched}{learnt}{between}"
+    begins = mixer.options.get("beta_start")
+    start = "" if begins is None else f" start={begins:g}"
+    return f"{mixer.layer}{factors}{stretched}{learnt}{start}{between}"

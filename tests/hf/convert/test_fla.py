@@ -123,6 +123,7 @@ def test_options_of_gla_without_a_counterpart(change: dict[str, Any], words: str
         ("DeltaNet", {"num_heads": 2}, "fla has qk_eps=1e-06 and this model 0"),
         ("DeltaNet", DELTA | {"eigen_range": (-0.5, 1.0)}, r"\[0, 1\] or \[-1, 1\]"),
         ("DeltaNet", DELTA | {"beta_stretch": 1.0}, "β is not stretched"),
+        ("DeltaNet", DELTA | {"beta_start": 0.5}, "β begins in the middle"),
         ("GLA", {"num_heads": 2, "norm_eps": 1e-6}, r"gates in \[0, 1\]"),
         ("GLA", {"num_heads": 2, "eigen_range": (0.0, 1.0)}, "one norm_eps"),
         ("SLSTM", {"num_heads": 2}, "SLSTM has no counterpart"),

@@ -275,6 +275,7 @@ def _described_delta(kind: str, options: Mapping[str, Any], width: int) -> dict[
     )
     _expect(options["eigen_range"][0] in (-1.0, 0.0), "fla's range is [0, 1] or [-1, 1]")
     _expect(not options.get("beta_stretch"), "fla's β is not stretched")
+    _expect(options.get("beta_start") is None, "fla's β begins in the middle of its range")
     heads = options["num_heads"]
     key = options["head_dim"] or width // heads
     value = options["value_dim"] or key
