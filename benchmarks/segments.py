@@ -324,9 +324,10 @@ def attention_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> 
 def quick_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None:
     """One gate per head: checked in both precisions, and timed once at each size.
 
-    Mamba2's size also with the q and k that all its heads share.
+    Mamba2's size also with the q and k that all its heads share, and heads that share nothing also
+    with the gradients of those that do.
     """
-    from statetrack.ops.linear_attention.triton import scalar
+    from statetrack.ops.linear_attention.triton import scalar, shared
 
     for dtype, tolerance in ((BF16, 1e-2), (torch.float32, 5e-5)):
         for *size, groups in (
@@ -345,6 +346,9 @@ def quick_rows(table: Table, sizes: list[tuple[int, ...]], repeats: int) -> None
         who = "ours" if groups == size[2] else f"ours, {groups} group of q and k"
         x = attention_inputs(*size, "head", groups=groups)
         table.time(work, who, attention, x, repeats)
+        if groups == size[2]:
+            with settings(scalar, backward=shared.backward):
+                table.time(work, "ours, gradients of shared heads", attention, x, repeats)
 
 
 def short_rows(table: Table, repeats: int) -> None:
