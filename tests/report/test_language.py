@@ -19,13 +19,20 @@ from statetrack.report.language import (
     families,
     read_study,
 )
-from statetrack.report.language_figures import examples_picture, heads_picture, position_picture
+from statetrack.report.language_figures import (
+    differences_picture,
+    examples_picture,
+    heads_picture,
+    position_picture,
+)
 from statetrack.report.language_pages import (
     heads_answer,
     heads_tables,
+    in_short,
     language_answer,
     language_tables,
     probe_tables,
+    short_table,
     summary_rows,
 )
 from statetrack.runs import Record, find_runs
@@ -162,28 +169,48 @@ def test_the_sign_is_told_from_the_speed(with_control: Path) -> None:
     assert by_cause["sign"].over_seeds == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_answer_names_the_cause_or_says_that_it_is_open(root: Path, with_control: Path) -> None:
-    said = language_answer(asked(root))
-    assert "Whether that is the sign is open" in said
-    assert "the mean of 2 seeds, which by themselves have code -0.200 to -0.100" in said
+def test_what_was_compared_in_short(root: Path, with_control: Path) -> None:
     said = language_answer(asked(with_control))
-    assert "Whether that is the sign" not in said
-    assert "what the sign is worth in training: code -0.0200 (-0.0200 to -0.0200)" in said
-    assert "lower on code; open on prose." in said
-    assert "whose eigenvalues are clamped to at least 0 has this loss" in said
-    assert "higher on code; alike on prose." in said
-    alone = language_answer([one for one in asked(with_control) if one.seed == 0])
-    assert "in training: code -0.0200 (-0.0200 to -0.0200), prose" in alone
-    assert "with one seed." in alone and "by themselves" not in alone
+    assert said == language_answer(asked(root))  # the answer is about the ranges alone
+    lines = short_table(asked(with_control))
+    assert lines[1] == "| compared | code | prose | seeds | verdict |"
+    for line in (
+        "| DeltaNet: [-1, 1] less [0, 1] | -0.150 | +0.000 | 2 | open |",
+        "| DeltaNet: [-1, 1] less control: the sign | -0.020 | +0.000 | 2 "
+        "| lower on code; open on prose |",
+        "| DeltaNet: clamped to 0 less as it is | +0.030 | +0.000 | 2 "
+        "| higher on code; alike on prose |",
+    ):
+        assert line in lines
+    assert "| DeltaNet: learnt range less [0, 1] | -0.050 | " in "\n".join(lines)
+    assert "| DeltaNet: [-1, 1], β from 0.5, less [0, 1] | -0.070 | " in "\n".join(lines)
+    alone = short_table([one for one in asked(with_control) if one.seed == 0])
+    assert "| DeltaNet: [-1, 1] less control: the sign | -0.020 | +0.050 | 1 | one seed |" in alone
+    assert not any("control:" in line for line in short_table(asked(root)))
+    assert short_table([]) == []
+
+
+def test_the_picture_of_differences(with_control: Path) -> None:
+    rows = in_short(asked(with_control))
+    assert len(rows) == 7  # with the clamp of a special one, which the picture leaves out
+    picture = differences_picture("d", rows)
+    assert picture is not None
+    code, prose = picture.figure.axes
+    assert [text.get_text() for text in code.get_yticklabels()] == [name for name, _ in rows[:6]]
+    dots = [line.get_xdata()[0] for line in code.get_lines() if line.get_marker() == "o"]
+    assert dots == pytest.approx([-0.15, -0.07, -0.05, -0.13, -0.02, 0.03])
+    assert code.get_xlim() == prose.get_xlim()
+    assert differences_picture("none", []) is None
+
+
+def test_models_with_a_control_in_tables_and_pictures(with_control: Path) -> None:
     lines = language_tables(asked(with_control), link)
     (control,) = [line for line in lines if line.startswith("| DeltaNet [0, 1], 2σ(x) capped |")]
     assert "[2.1715 (0.1000)](loss/" in control
-    assert any("the sign, once trained" in line and "+0.0300" in line for line in lines)
+    assert any("clamped to 0 less" in line and "+0.0300" in line for line in lines)
     assert "not run" not in control
-    assert "Their loss less that of [0, 1]: code -0.0500 (-0.0500 to -0.0500)" in said
-    assert "as σ(x) does, have this loss, less that of [0, 1]: code -0.0700 (-0.0700 to" in said
     # a clamp is told of models with a β of their own, too
-    own = [line for line in lines if line.startswith("| DeltaNet, β from 0.5, the sign, once")]
+    own = [line for line in lines if line.startswith("| DeltaNet, β from 0.5: clamped to 0")]
     assert own and all("+0.07" in line for line in own if "| code |" in line)
     (learnt,) = [line for line in lines if line.startswith("| DeltaNet [-1, 1], range learnt |")]
     assert "not run" not in learnt
@@ -219,15 +246,16 @@ def test_a_model_without_a_range_comes_last(tmp_path: Path) -> None:
 
 def test_the_answer_is_in_the_first_sentence(root: Path) -> None:
     said = language_answer(asked(root))
-    assert said.startswith(
-        "Open for DeltaNet on code and prose: seeds differ by more than the ranges do. The loss of"
+    assert said == (
+        "Lower for DeltaNet on code with every seed, but seeds differ too much to count on it. "
+        "Open for DeltaNet on prose: seeds differ by more than the ranges do."
     )
-    assert "code -0.1500 (-0.1500 to -0.1500)" in said and "2 seeds" in said
     assert language_answer([]).startswith("Not known")
     heads = heads_answer(asked(root))
-    assert heads.startswith("In DeltaNet [-1, 1] 25.1 % of all tokens and heads")
-    assert "1 of 4 heads are below 0 on more than half" in heads
-    assert "Below 0 is most frequent on tokens of the class opening bracket (90.0 %)" in heads
+    assert heads == (
+        "In DeltaNet [-1, 1] 25.1 % of all tokens and heads have an eigenvalue below 0, "
+        "most of all on tokens of the class opening bracket."
+    )
     assert heads_answer([]).startswith("Not known")
 
 
@@ -235,8 +263,12 @@ def test_heads_that_were_counted_together(root: Path) -> None:
     study = asked(root)
     for one in study:
         one.answers["heads"] |= {"heads": [], "examples": []}
-    said, lines = heads_answer(study), heads_tables(study, link)
-    assert "). Below 0 is most frequent" in said and "heads are below" not in said
+    lines = heads_tables(study, link, {})
+    shares = "| DeltaNet [-1, 1] | 25.1 %, 25.1 % | 12.6 % |"
+    assert f"{shares}  |  |  | opening bracket (90.0 %) | word (10.0 %) |" in lines
+    by_head = heads_tables(asked(root), link, {"DeltaNet [-1, 1]": ["a picture"]})
+    assert f"{shares} 4 | 1 | 2 | opening bracket (90.0 %) | word (10.0 %) |" in by_head
+    assert "a picture" in by_head
     assert any(line.startswith("| opening bracket | 20 |") for line in lines)
     assert not any("layer | head" in line for line in lines)
 
@@ -292,6 +324,14 @@ def test_pictures(root: Path) -> None:
     lines = position.figure.axes[0].get_lines()
     assert lines[0].get_linestyle() != lines[1].get_linestyle()  # told apart without colour
     assert position_picture("none", "Mamba", found, []) is None
+    # like is compared with like: the seeds that all have
+    fewer = families(
+        [one for one in study if one.seed == 0 or one.run.config is study[0].run.config]
+    )
+    picture = position_picture("fewer", "DeltaNet", fewer, [])
+    assert picture is not None
+    names = [text.get_text() for text in picture.figure.legends[0].get_texts()]
+    assert names == ["DeltaNet [0, 1], 1 seed", "DeltaNet [-1, 1], 1 seed"]
     heads = study[-1].answers["heads"]
     for picture in (heads_picture("h", heads, "x"), examples_picture("t", heads, "x")):
         assert picture is not None and len(figures.to_png(picture)) > 1000
@@ -312,11 +352,12 @@ def test_the_book_has_pages_for_its_questions(root: Path, tmp_path: Path) -> Non
     pages = {path.stem for path in written if path.parent == tmp_path / "docs" / "results"}
     assert pages == {"groups", "code", "chess", "controls", "language", "heads"}
     text = (tmp_path / "docs/results/language.md").read_text()
-    assert "\n# Does [-1, 1] matter for language models?\n\nOpen for DeltaNet on code" in text
+    assert "\n# Does [-1, 1] matter for language models?\n\nLower for DeltaNet on code" in text
     for path in (tmp_path / "docs/results").glob("*.md"):
         for source in path.read_text().split('src="')[1:]:
             assert (path.parent / source.partition('"')[0]).is_file()
     assert "Not known" in (tmp_path / "docs/results/chess.md").read_text()
     rows = json.loads((root / "summary.json").read_text())
     assert {row["experiment"] for row in rows} == {"language"}
-    assert "[-1, 1] less" not in page.read_text() and "## language" in page.read_text()
+    assert "| windows |" in text and "| windows |" not in page.read_text()
+    assert "\n## language\n" in page.read_text() and "(results/language.md)" in page.read_text()

@@ -22,14 +22,21 @@ from statetrack.report.entries import MADE_IN
 from statetrack.report.exact import ExactRow, exact_rows
 from statetrack.report.figures import Picture, curves_picture, spectrum_picture
 from statetrack.report.language import Asked, differences, families, read_study
-from statetrack.report.language_figures import examples_picture, heads_picture, position_picture
+from statetrack.report.language_figures import (
+    differences_picture,
+    examples_picture,
+    heads_picture,
+    position_picture,
+)
 from statetrack.report.language_pages import (
     heads_answer,
     heads_tables,
+    in_short,
     language_answer,
     language_tables,
     looked_at,
     probe_tables,
+    short_table,
 )
 from statetrack.report.language_pages import summary_rows as language_rows
 from statetrack.report.page import METRICS, address
@@ -148,8 +155,8 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
         f"| [{LANGUAGE}](#{LANGUAGE}) | language models, pairs that differ in the range alone "
         f"| {len(study)} runs |"
     )
-    sections += [f"\n## {LANGUAGE}\n", stories.get(LANGUAGE, ""), ""]
-    sections += [*language_tables(study, site.link), *probe_tables(study, site.link)]
+    sections += [f"\n## {LANGUAGE}\n", stories.get(LANGUAGE, ""), "", *short_table(study)]
+    sections.append(LANGUAGE_PAGES.format(folder=page.with_suffix("").name))
     if exact:
         proved = sum(row.record.exact for row in exact)
         lines.append(f"| [{EXACT}](#{ANCHOR}) | {EXACT_SUMMARY} | {proved} of {len(exact)} |")
@@ -173,6 +180,11 @@ def make_book(plans: Sequence[Plan], runs: Iterable[StoredRun], root: Path, page
 
 QUESTION = "<!-- Made by `{command}` from the runs. -->\n\n# {title}\n\n{answer}\n"
 CHESS = "chess"
+LANGUAGE_PAGES = (
+    "[Language models]({folder}/language.md) has the loss of every model, every difference by "
+    "position and seed, and the commands of what was not run; [heads]({folder}/heads.md) has who "
+    "uses negative eigenvalues, and on which tokens."
+)
 LANGUAGE_TITLE = "Does [-1, 1] matter for language models?"
 LANGUAGE_WHY = (
     "Code and mathematics have brackets to close, variables to follow and proofs to carry on, "
@@ -199,12 +211,13 @@ def _question_pages(
 ) -> dict[str, str]:
     """File name -> the page: the answer, one picture, the table, the stories."""
 
+    def shown(drawn: Sequence[Picture | None]) -> list[str]:
+        there = [picture for picture in drawn if picture is not None]
+        pictures.update({picture.name: picture for picture in there})
+        return [site.image(picture.name, picture, "100%") for picture in there]
+
     def made(title: str, answer: str, drawn: Sequence[Picture | None], rest: list[str]) -> str:
-        lines = [QUESTION.format(command=command, title=title, answer=answer)]
-        for picture in drawn:
-            if picture is not None:
-                pictures[picture.name] = picture
-                lines.append(site.image(picture.name, picture, "100%"))
+        lines = [QUESTION.format(command=command, title=title, answer=answer), *shown(drawn)]
         more = f"\n[All tables](../{page}) have every number, every model and its curves."
         return "\n".join([*lines, *rest, more]) + "\n"
 
@@ -224,22 +237,28 @@ def _question_pages(
         found[question.name] = made(question.title, answer(question, mine), drawn, rest)
     kin = families(study)
     told, sign = differences(kin), differences(kin, "sign")
-    drawn = [
+    by_position = [
         position_picture(f"language-{_slug(layer)}-position", layer, kin, told, sign)
         for layer in dict.fromkeys(one.layer for one in kin)
     ]
+    drawn = [differences_picture("language-differences", in_short(study))]
     story = _from_below(stories.get(LANGUAGE, ""))
-    rest = ["", *language_tables(study, site.link), "\n## In words\n", LANGUAGE_WHY, "", story]
+    rest = ["", *short_table(study), LANGUAGE_WHY, "\n## In words\n", story]
+    rest += ["\n## Losses\n", *language_tables(study, site.link)]
+    rest += ["\n## By position\n", *shown(by_position)]
     asked = probe_tables(study, site.link)
     rest += ["\n## Asked for the state of a trace", *asked] if asked else []
     found["language"] = made(LANGUAGE_TITLE, language_answer(study), drawn, rest)
+    images: dict[str, list[str]] = {}
     drawn = []
     for family, one in looked_at(study):
         name = f"heads-{_slug(family.label)}"
         heads, called = one.answers["heads"], f"{family.label}, seed {one.seed}"
-        drawn.append(heads_picture(name, heads, called))
-        drawn.append(examples_picture(f"{name}-text", heads, called))
-    rest = ["", HEADS_WHY, *heads_tables(study, site.link)]
+        squares = heads_picture(name, heads, called)
+        text = examples_picture(f"{name}-text", heads, called)
+        images[family.label] = shown([squares, text] if images else [text])
+        drawn = drawn or [squares]
+    rest = ["", HEADS_WHY, "", *heads_tables(study, site.link, images)]
     found["heads"] = made(HEADS_TITLE, heads_answer(study), drawn, rest)
     return found
 

@@ -242,7 +242,9 @@ def variant_of(options: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def families(asked: Sequence[Asked]) -> list[Family]:
-    """By layer, [0, 1] before [-1, 1], controls behind them; last what has no range."""
+    """By layer, [0, 1] before [-1, 1], controls behind them; then other recipes, and last what has
+    no range.
+    """
     by_cell: dict[str, list[Asked]] = {}
     for one in asked:
         by_cell.setdefault(cell(one.run.config), []).append(one)
@@ -265,6 +267,7 @@ def families(asked: Sequence[Asked]) -> list[Family]:
         found,
         key=lambda one: (
             one.between is None,
+            ", " in one.layer,
             one.layer,
             one.variant,
             -(one.between or USUAL)[0],

@@ -1,7 +1,7 @@
 """Pictures of language models: loss against position, heads, text coloured by eigenvalue."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from statetrack.lm.evaluation import CONFIDENCE
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-__all__ = ["examples_picture", "heads_picture", "position_picture"]
+__all__ = ["differences_picture", "examples_picture", "heads_picture", "position_picture"]
 
 PER_OCTAVE = 4
 """Points of a curve for each doubling of the position."""
@@ -28,6 +28,48 @@ SHOWN_SPACE = {"\n": "↵", "\t": "→", " ": "·"}
 """How white space is shown in a picture."""
 
 
+def differences_picture(
+    name: str, rows: Sequence[tuple[str, Sequence[Difference]]]
+) -> Picture | None:
+    """A line for each comparison, a column for each domain: the mean, its text and its seeds.
+
+    Other recipes, and clamps of models that are special already, are left to the table.
+    """
+    rows = [(called, told) for called, told in rows if ", " not in told[0].layer]
+    domains = list(dict.fromkeys(one.domain for _, told in rows for one in told))
+    if not domains:
+        return None
+    make, context = drawing()
+    width, height = 2.5 + 1.6 * len(domains), 0.95 + 0.2 * len(rows)
+    with context:
+        figure = make(figsize=(width, height), dpi=DPI)
+        figure.subplots_adjust(
+            left=2.4 / width,
+            right=0.985,
+            top=1 - 0.47 / height,
+            bottom=0.48 / height,
+            wspace=0.12,
+        )
+        (columns,) = figure.subplots(1, len(domains), squeeze=False, sharex=True, sharey=True)
+    for axes, domain in zip(columns, domains, strict=True):
+        axes.axvline(0, color="black", linewidth=0.8)
+        for place, (_, told) in enumerate(rows):
+            for one in told:
+                if one.domain == domain:
+                    colour = looks.colour_of(one.layer).light
+                    axes.plot([one.low, one.high], [place] * 2, color=colour, linewidth=1.2)
+                    axes.plot(one.seeds, [place] * len(one.seeds), "|", color=AXES_GREY, ms=6)
+                    axes.plot(one.mean, place, "o", color=colour, markersize=5)
+        axes.set_title(domain, fontsize=9, loc="left", pad=3)
+        axes.tick_params(labelsize=7)
+    columns[0].set_yticks(range(len(rows)), [called for called, _ in rows], fontsize=7)
+    columns[0].set_ylim(len(rows) - 0.4, -0.6)
+    columns[len(domains) // 2].set_xlabel("loss less loss, nats a token", fontsize=8)
+    said = "left of 0: lower; dot: mean; line: 95 % of the text; ticks: seeds"
+    figure.text(0.99, 1 - 0.04 / height, said, ha="right", va="top", fontsize=8)
+    return Picture(name, "Language models: loss less loss", figure)
+
+
 def position_picture(
     name: str,
     layer: str,
@@ -37,8 +79,9 @@ def position_picture(
 ) -> Picture | None:
     """Above the loss of all ranges against the position, below their difference; by domain.
 
-    `sign` is the difference to the control, which stands beside it. Bands are 95 % intervals over
-    the windows of text. Grey are the positions trained on.
+    `sign` is the difference to the control, which stands beside it. Curves are of the seeds that
+    all models of the layer have, if there are any, so that they compare like with like. Bands are 95 % intervals over
+    the windows of text, of both ranges as they are. Grey are the positions trained on.
     """
     mine = [one for one in found if one.layer == layer and any(m.domains for m in one.members)]
     domains = list(dict.fromkeys(d for one in mine for m in one.members for d in m.domains))
@@ -46,11 +89,12 @@ def position_picture(
         return None
     pairs = [one for one in told if one.layer == layer]
     trained = mine[0].members[0].trained
+    shared = set.intersection(*({m.seed for m in one.members if m.domains} for one in mine))
     figure, grid = _grid(2 if pairs else 1, len(domains))
     for column, domain in enumerate(domains):
         axes = grid[0][column]
         for family in mine:
-            _draw_loss(axes, family, domain)
+            _draw_loss(axes, family, domain, shared or {one.seed for one in family.members})
         axes.set_title(domain, fontsize=9, loc="left", pad=3)
         farthest = max(end for one in mine for m in one.members for end in m.ends(domain))
         _position_axis(axes, trained, farthest)
@@ -99,12 +143,13 @@ def _position_axis(axes: "Axes", trained: int, farthest: int) -> None:
     axes.set_xlim(first, farthest)
 
 
-def _draw_loss(axes: "Axes", family: Family, domain: str) -> None:
+def _draw_loss(axes: "Axes", family: Family, domain: str, seeds: Set[int]) -> None:
     begins = family.variant.startswith(STARTED)
     between = said_of("", family.between, "" if begins else family.variant).strip() or None
     if family.variant == LEARNT:  # dotted, like models without a range
         between = None
-    curves = [_pooled(one, domain) for one in family.members if domain in one.domains]
+    members = [one for one in family.members if one.seed in seeds and domain in one.domains]
+    curves = [_pooled(one, domain) for one in members]
     curves = [curve for curve in curves if curve]
     if not curves:
         return
@@ -118,11 +163,13 @@ def _draw_loss(axes: "Axes", family: Family, domain: str) -> None:
         middle,
         color=colour,
         linestyle=line_style(looks.dashes_of(between)),
-        linewidth=1.4,
+        linewidth=0.9 if family.variant else 1.4,
         marker="o" if begins else None,  # the line of its range
         markersize=2.5,
         label=label,
     )
+    if family.variant:
+        return
     axes.fill_between(
         x,
         [m - CONFIDENCE * e for m, e in zip(middle, error, strict=True)],

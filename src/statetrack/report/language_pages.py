@@ -29,10 +29,12 @@ from statetrack.runs.stored import Place
 __all__ = [
     "heads_answer",
     "heads_tables",
+    "in_short",
     "language_answer",
     "language_tables",
     "looked_at",
     "probe_tables",
+    "short_table",
     "summary_rows",
 ]
 
@@ -57,18 +59,30 @@ LEAST_TOKENS = 20
 SAID = {
     "lower": "With [-1, 1] the loss of {} is lower on {}.",
     "higher": "With [-1, 1] the loss of {} is higher on {}.",
+    "all lower": "Lower for {} on {} with every seed, but seeds differ too much to count on it.",
+    "all higher": "Higher for {} on {} with every seed, but seeds differ too much to count on it.",
     "alike": "With both ranges {} has the same loss on {}.",
     "open": "Open for {} on {}: seeds differ by more than the ranges do.",
     "one seed": "Open for {} on {}: there is one seed.",
 }
-"""A verdict in the answer, with the model and the domains it is about."""
+"""A verdict in the answer, with the models and the domains it is about."""
 COMPARED: dict[Cause, str] = {
-    "speed": "start and speed: the capped control, less [0, 1]",
-    "sign": "the sign, in training: [-1, 1], less the capped control",
-    "clamp": "the sign, once trained: [-1, 1] with eigenvalues clamped to 0, less as it is",
-    "learnt": "the range learnt from [0, 1] on, less [0, 1]",
-    "started": "[-1, 1] whose β begins where that of [0, 1] does, less [0, 1]",
+    "range": "[-1, 1] less [0, 1]",
+    "started": "[-1, 1], β from 0.5, less [0, 1]",
+    "learnt": "learnt range less [0, 1]",
+    "speed": "control less [0, 1]: the start",
+    "sign": "[-1, 1] less control: the sign",
+    "clamp": "clamped to 0 less as it is",
 }
+WHAT = (
+    "β = 2σ(x) of [-1, 1] begins at 1, where σ(x) of [0, 1] begins at 0.5, and moves twice as "
+    "fast; gates 2s - 1 begin lower than s. Models whose β begins at 0.5, and models whose heads "
+    "learn their range from [0, 1] on, do not have that start. A capped control has start and "
+    "speed, but never a negative eigenvalue: its β stops at 1, or its gates at 0. So what it costs "
+    "to start so and what the sign does in training add up to the difference of the ranges, for "
+    "the seeds that have a control. A trained model that is clamped has no negative eigenvalues "
+    f"any more. Alike is below {LEAST} nats whatever the text and the seed."
+)
 
 
 def _percent(share: float) -> str:
@@ -84,103 +98,66 @@ def _positions(one: Difference | tuple[int, int], trained: int) -> str:
 
 
 def language_answer(asked: Sequence[Asked]) -> str:
-    """The first sentences of the page: which is lower, by how much, and what of it is the sign."""
+    """The first sentences of the page: which is lower, as far as seeds can tell."""
     found = families(asked)
-    told, started = _at_training(found, "range"), _at_training(found, "started")
+    told = _at_training(found, "range")
     if not told:
         return "Not known: no language model has been trained and judged in both ranges."
-    said = []
-    for layer in dict.fromkeys(one.layer for one in [*told, *started]):
-        mine = [one for one in told if one.layer == layer]
-        if not mine:
-            said += [f"Not known for {layer} as it is: it lacks a range.", *_cause(found, layer)]
-            continue
-        groups: dict[str, list[str]] = {}
-        for one in mine:
-            groups.setdefault(one.verdict, []).append(one.domain)
-        lead = [
-            sentence.format(layer, _listed(groups[verdict]))
-            for verdict, sentence in SAID.items()
-            if verdict in groups
-        ]
-        seeds = len(mine[0].seeds)
-        said.append(
-            f"{' '.join(lead)} The loss of [-1, 1] less that of [0, 1] at the length of training, "
-            f"in nats a token with 95 % intervals over text: "
-            f"{_numbers_of(mine)}"
-            + (
-                f", the mean of {seeds} seeds, which by themselves have {_by_seed(mine)}."
-                if seeds > 1
-                else "."
-            )
-        )
-        said += _cause(found, layer)
-    return "\n\n".join(said)
+    by_model: dict[tuple[str, str], list[str]] = {}
+    for one in told:
+        by_model.setdefault((_said_as(one), one.layer), []).append(one.domain)
+    models: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (verdict, layer), domains in by_model.items():
+        models.setdefault((verdict, tuple(domains)), []).append(layer)
+    return " ".join(
+        sentence.format(_listed(layers), _listed(domains))
+        for verdict, sentence in SAID.items()
+        for (found_as, domains), layers in models.items()
+        if found_as == verdict
+    )
 
 
-def _cause(found: Sequence[Family], layer: str) -> list[str]:
-    """What the control and the clamp say of the sign; that it is open where there is neither."""
-    by_cause = {
-        cause: [one for one in _at_training(found, cause) if one.layer == layer]
-        for cause in COMPARED
-    }
-    said = []
-    if sign := by_cause["sign"]:
-        said.append(
-            "A capped control starts and moves as [-1, 1] does, but never has a negative "
-            "eigenvalue: its β stops at 1, or its gates at 0. The loss of [-1, 1] less that of the "
-            f"control, which is what the sign is worth in training: {_judged(sign)}."
-        )
-    if clamp := by_cause["clamp"]:
-        said.append(
-            "A trained model with [-1, 1] whose eigenvalues are clamped to at least 0 has this "
-            f"loss, less that without the clamp: {_numbers_of(clamp)} ({_seeds(clamp)}): "
-            f"{_verdicts(clamp)}."
-        )
-    if learnt := by_cause["learnt"]:
-        said.append(
-            "Models whose heads learn their range begin as [0, 1] does and may become [-1, 1]. "
-            f"Their loss less that of [0, 1]: {_judged(learnt)}."
-        )
-    if started := by_cause["started"]:
-        said.append(
-            "β = 2σ(x) begins at 1. Models with [-1, 1] whose β begins at 0.5, as σ(x) does, have "
-            f"this loss, less that of [0, 1]: {_judged(started)}."
-        )
-    if not said and layer in {control for control, _, _ in CONTROLS.values()}:
-        said.append(
-            "Whether that is the sign is open: neither the control was trained nor a model clamped."
-        )
-    return said
+def _said_as(one: Difference) -> str:
+    """The verdict, and where that is open whether all seeds agree at least."""
+    if one.verdict != "open":
+        return one.verdict
+    lower = [value < 0 for value in one.seeds]
+    return "all lower" if all(lower) else "open" if any(lower) else "all higher"
+
+
+def in_short(asked: Sequence[Asked]) -> list[tuple[str, list[Difference]]]:
+    """What was compared with what at the length of training, model by model, and how it differs."""
+    found = families(asked)
+    rows: dict[tuple[str, Cause], list[Difference]] = {}
+    for cause in COMPARED:
+        for one in _at_training(found, cause):
+            rows.setdefault((one.layer, cause), []).append(one)
+    layers = list(dict.fromkeys(layer for layer, _ in rows))
+    ordered = sorted(rows.items(), key=lambda row: layers.index(row[0][0]))
+    return [(f"{layer}: {COMPARED[cause]}", told) for (layer, cause), told in ordered]
+
+
+def short_table(asked: Sequence[Asked]) -> list[str]:
+    """`in_short` as a table, and what its words mean."""
+    rows = in_short(asked)
+    if not rows:
+        return []
+    domains = list(dict.fromkeys(one.domain for _, told in rows for one in told))
+    trained = rows[0][1][0].end
+    lines = [
+        f"Loss less loss in nats a token, within the {trained} tokens of training:\n",
+        "| compared | " + " | ".join(domains) + " | seeds | verdict |",
+        "|---|" + "--:|" * len(domains) + "--:|---|",
+    ]
+    for called, told in rows:
+        means = {one.domain: f"{one.mean:+z.3f}" for one in told}
+        columns = [called, *(means.get(name, "") for name in domains)]
+        lines.append("| " + " | ".join([*columns, str(len(told[0].seeds)), _verdicts(told)]) + " |")
+    return [*lines, "", WHAT, ""]
 
 
 def _at_training(found: Sequence[Family], cause: Cause) -> list[Difference]:
     return [one for one in differences(found, cause) if one.end == _trained(found)]
-
-
-def _numbers_of(told: Sequence[Difference]) -> str:
-    return ", ".join(
-        f"{one.domain} {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})" for one in told
-    )
-
-
-def _judged(told: Sequence[Difference]) -> str:
-    """The numbers, by seed too where there are several, and what they say."""
-    if len(told[0].seeds) == 1:
-        return f"{_numbers_of(told)}, with one seed"
-    return (
-        f"{_numbers_of(told)} ({_seeds(told)}, by themselves {_by_seed(told)}): {_verdicts(told)}"
-    )
-
-
-def _by_seed(told: Sequence[Difference]) -> str:
-    """The least and the greatest difference of a seed."""
-    return ", ".join(f"{one.domain} {min(one.seeds):+.3f} to {max(one.seeds):+.3f}" for one in told)
-
-
-def _seeds(told: Sequence[Difference]) -> str:
-    count = len(told[0].seeds)
-    return f"{count} seeds" if count > 1 else "one seed"
 
 
 def _verdicts(told: Sequence[Difference]) -> str:
@@ -241,26 +218,18 @@ def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
         name = said_of(layer, between, variant)
         columns = [name, *[""] * (len(heads) + 3), f"not run: `{command}`"]
         lines.append("| " + " | ".join(columns) + " |")
-    causes = [
-        (f"{one.layer}, {said}", one)
+    told = [
+        (f"{one.layer}: {said}", one)
         for cause, said in COMPARED.items()
         for one in differences(found, cause)
-        if one.end in (trained, farthest)
+        if cause == "range" or one.end in (trained, farthest)
     ]
-    if causes:
-        lines += [
-            "\nWhat of it is the sign: the same, of models that differ in one thing alone. The "
-            "first two add up to the difference of the ranges, for the seeds that have a control. "
-            "Clamping shows what a trained model loses without its negative eigenvalues. Alike is "
-            f"below {LEAST} nats whatever the text and the seed.\n",
-            *_difference_lines("compared", causes, trained),
-        ]
-    told = [(one.layer, one) for one in differences(found)]
     if told:
         lines += [
-            "\nThe difference of [-1, 1] to [0, 1], window by window and seed by seed on the same "
-            "text; the interval is over windows, each the mean of its seeds.\n",
-            *_difference_lines("model", told, trained),
+            "\nThe same differences window by window and seed by seed on the same text, [-1, 1] "
+            "and [0, 1] at all lengths; the interval is over windows, each the mean of its seeds."
+            "\n",
+            *_difference_lines("compared", told, trained),
         ]
     return [*lines, "", PAPER]
 
@@ -380,8 +349,9 @@ def _scores(
 
 
 def looked_at(asked: Sequence[Asked]) -> list[tuple[Family, Asked]]:
-    """The first seed of every model with [-1, 1] whose heads were looked at."""
-    return [(family, known[0]) for family in families(asked) if (known := _with_heads(family))]
+    """The first seed of every model with [-1, 1] whose heads were looked at; most below 0 first."""
+    found = [(family, known[0]) for family in families(asked) if (known := _with_heads(family))]
+    return sorted(found, key=lambda pair: -_below_0(pair[1]))
 
 
 def _with_heads(family: Family) -> list[Asked]:
@@ -392,51 +362,81 @@ def _with_heads(family: Family) -> list[Asked]:
 
 
 def heads_answer(asked: Sequence[Asked]) -> str:
-    """The first sentences of the page."""
+    """The first sentences of the page: which models have most and least below 0, and where."""
     found = looked_at(asked)
     if not found:
         return "Not known: the heads of no language model with [-1, 1] have been looked at."
-    said = []
-    for family, one in found:
-        heads = one.answers["heads"]
-        counted = [item for item in heads["by_class"].items() if item[1]["tokens"] >= LEAST_TOKENS]
-        classes = sorted(counted, key=lambda item: -item[1]["below_0"])
-        (most, first), (least, last) = classes[0], classes[-1]
-        others = _with_heads(family)[1:]
-        shares = [_percent(other.answers["heads"]["all"]["below_0"]) for other in others]
-        said += [
-            f"In {family.label} {_percent(heads['all']['below_0'])} of all tokens and heads have "
-            f"an eigenvalue below 0, {_percent(heads['all']['below_half'])} one below -0.5"
-            + (f" (seed {one.seed}; below 0 in the others: {_listed(shares)})" if shares else "")
-            + ".",
-            *_how_many_heads(heads["heads"]),
-            f"Below 0 is most frequent on tokens of the class {most} "
-            f"({_percent(first['below_0'])}) and least on {least} ({_percent(last['below_0'])}).",
-        ]
-    return " ".join(said)
+    (family, most), (other, least) = found[0], found[-1]
+    said = (
+        f"In {family.label} {_percent(_below_0(most))} of all tokens and heads have an eigenvalue "
+        f"below 0, most of all on tokens of the class {_classes(most)[0][0]}"
+    )
+    if len(found) == 1:
+        return f"{said}."
+    return f"{said}; in {other.label} {_percent(_below_0(least))} have, the fewest of all models."
 
 
-def _how_many_heads(heads: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence, unless there are so many that they were only counted together."""
-    if not heads:
-        return []
-    often = [head for head in heads if head["below_0"] > 0.5]
-    never = [head for head in heads if head["below_0"] < 0.01]
-    return [
-        f"{len(often)} of {len(heads)} heads are below 0 on more than half of the tokens, "
-        f"{len(never)} on fewer than one in a hundred."
+def _below_0(one: Asked) -> float:
+    share: float = one.answers["heads"]["all"]["below_0"]
+    return share
+
+
+def _classes(one: Asked) -> list[tuple[str, Mapping[str, Any]]]:
+    """Of tokens, with enough of them to speak of; first that with the most below 0."""
+    by_class = one.answers["heads"]["by_class"].items()
+    known = [(name, counts) for name, counts in by_class if counts["tokens"] >= LEAST_TOKENS]
+    return sorted(known, key=lambda item: -item[1]["below_0"])
+
+
+def _heads_in_short(found: Sequence[tuple[Family, Asked]]) -> list[str]:
+    """One line a model."""
+    lines = [
+        "Shares of tokens and heads whose least eigenvalue is below 0, over all layers; of heads "
+        "that were not counted together, how many are below 0 on more than half of the tokens, and "
+        "how many on fewer than one in a hundred.\n",
+        "| model | below 0, by seed | below -0.5 | heads | on more than half | on hardly any "
+        "| most on | least on |",
+        "|---|---|--:|--:|--:|--:|---|---|",
     ]
+    for family, one in found:
+        heads = one.answers["heads"]["heads"]
+        (most, first), *_, (least, last) = [*_classes(one)] * 2
+        columns = [
+            family.label,
+            ", ".join(_percent(_below_0(seed)) for seed in _with_heads(family)),
+            _percent(one.answers["heads"]["all"]["below_half"]),
+            *(
+                str(count) if heads else ""
+                for count in (
+                    len(heads),
+                    sum(head["below_0"] > 0.5 for head in heads),
+                    sum(head["below_0"] < 0.01 for head in heads),
+                )
+            ),
+            f"{most} ({_percent(first['below_0'])})",
+            f"{least} ({_percent(last['below_0'])})",
+        ]
+        lines.append("| " + " | ".join(columns) + " |")
+    return lines
 
 
-def heads_tables(asked: Sequence[Asked], link: Link) -> list[str]:
-    """By class of token, and head by head with the tokens it is lowest on."""
-    lines: list[str] = []
-    for family, one in looked_at(asked):
+def heads_tables(
+    asked: Sequence[Asked], link: Link, images: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """All models in short, then each with its pictures, by class of token, and by head.
+
+    `images`: the label of a model -> lines that show its pictures.
+    """
+    found = looked_at(asked)
+    lines = _heads_in_short(found) if found else []
+    for family, one in found:
         heads, file = one.answers["heads"], Place(one.files["heads"])
         read = ", ".join(f"{count:,} of {name}" for name, count in heads["tokens"].items())
         order = sorted(heads["heads"], key=lambda h: (-h["below_0"], -h["below_half"]))
         lines += [
             f"\n### {family.label}, seed {one.seed}\n",
+            *images.get(family.label, ()),
+            "",
             f"Tokens read: {read}. Shares are of tokens and heads, over all layers.\n",
             "| class of token | tokens | mean eigenvalue | below 0 | below -0.5 |",
             "|---|--:|--:|--:|--:|",
