@@ -48,6 +48,7 @@ CHUNK_FLOAT32 = 32  # of products in three parts, which need more room
 ENOUGH = 256  # programs for states that are not worth cutting in time
 PROGRAMS = 2 * 132  # wanted of those that are
 SHORTEST = 256  # tokens of a segment
+FEW = tl.constexpr(64)  # value columns of a program that makes D along rows
 LEAST = 64  # columns of half precision products: narrower ones ptxas 12.8 gets wrong (see README)
 
 
@@ -78,6 +79,17 @@ def _between(a, C: tl.constexpr):
     """D [i, j]."""
     i, j = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     return tl.where(i >= j, tl.cumprod(tl.where(i > j, a[:, None], 1.0), 0), 0.0)
+
+
+@triton.jit
+@no_type_check
+def _between_falling(after, C: tl.constexpr):
+    """D [i, j] with j from the last token to the first; `after` are the gates of tokens j + 1.
+
+    Along rows, of which a warp has whole ones.
+    """
+    i, j = tl.arange(0, C)[:, None], C - 1 - tl.arange(0, C)[None, :]
+    return tl.where(i >= j, tl.cumprod(tl.where(i > j, after[None, :], 1.0), 1), 0.0)
 
 
 @triton.jit
@@ -224,7 +236,8 @@ def _outputs_kernel(
     """y from x, z, w = q, k, v and H, or in reverse dv from k, q, dy and G; a chunk of a head.
 
     Unless one was GIVEN, the state at the start of a sequence, or G at its end, is zero.
-    GROUP: heads that share x and z.
+    GROUP: heads that share x and z. For few values the tokens of k and v are taken from the last to
+    the first, so that D is made along rows (see README).
     """
     blocks: tl.constexpr = (V + BV - 1) // BV
     at_chunk = (tl.program_id(0) // blocks).to(tl.int64)
@@ -236,6 +249,8 @@ def _outputs_kernel(
         if begin == end:  # no chunk here, and what is saved in its place is never read
             return
     t = tl.arange(0, C)
+    falling: tl.constexpr = BV <= FEW and not REVERSE
+    s = C - 1 - t if falling else t  # along rows of scores
     end -= begin
     zeros = ((end <= C) if REVERSE else (index == 0)) & (not GIVEN)
     met = tl.where(zeros, 0, K)  # keys of the state that are not zero
@@ -250,28 +265,32 @@ def _outputs_kernel(
     for block in range(0, K, BK):
         keys = block + tl.arange(0, BK)
         x = _rows(x_ptr, t, end, H // GROUP * K, keys, K, 0.0)
-        z = _rows(z_ptr, t, end, H // GROUP * K, keys, K, 0.0)
+        z = _rows(z_ptr, s, end, H // GROUP * K, keys, K, 0.0)
         at = keys[:, None] * V + values[None, :]
         inside = (keys < met)[:, None] & (values < V)[None, :]
         state = tl.load(states_ptr + at, mask=inside, other=0.0)
         scores += _product(x, tl.trans(z), PRECISION)
         out += _product(x, state, PRECISION)
     a = _gates(decay_ptr, t, end, H)
-    w = _rows(w_ptr + row * V, t, end, H * V, values, V, 0.0).to(tl.float32)
-    j, i = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    after = _gates(decay_ptr, s + 1, tl.minimum(end, C), H)
+    w = _rows(w_ptr + row * V, s, end, H * V, values, V, 0.0).to(tl.float32)
     if REVERSE:
-        after = _gates(decay_ptr, t + 1, tl.minimum(end, C), H)
-        scores = tl.where(i >= j, scores * _between_transposed(a, C), 0.0)
+        scores = tl.where(t[:, None] <= s[None, :], scores * _between_transposed(a, C), 0.0)
         out = tl.cumprod(after, 0, reverse=True)[:, None] * out
         out += SCALE * _product(scores, w, PRECISION)
     else:
         # a product with zeros would carry a NaN of v to earlier tokens
         finite = tl.abs(w) < float("inf")
-        scores = tl.where(i <= j, scores * _between(a, C), 0.0)
+        between = _between_falling(after, C) if falling else _between(a, C)
+        scores = tl.where(t[:, None] >= s[None, :], scores * between, 0.0)
         out = tl.cumprod(a, 0)[:, None] * out
         out += _product(scores, tl.where(finite, w, 0.0), PRECISION)
         out *= SCALE
-        if tl.min(tl.min(finite.to(tl.int32), 1), 0) == 0:
+        if falling:
+            first = tl.min(tl.where(finite, C, s[:, None]), 0)  # token of each column that is not
+            if tl.min(first, 0) < C:
+                out = tl.where(t[:, None] < first[None, :], out, float("nan"))
+        elif tl.min(tl.min(finite.to(tl.int32), 1), 0) == 0:
             out += tl.cumsum(tl.where(finite, 0.0, float("nan")), 0)
     inside = (t < end)[:, None] & (values < V)[None, :]
     at = out_ptr + (row + t[:, None].to(tl.int64) * H) * V + values[None, :]
