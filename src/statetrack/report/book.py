@@ -194,9 +194,10 @@ HEADS_TITLE = "What do heads do with negative eigenvalues?"
 HEADS_WHY = (
     "An eigenvalue of 1 keeps what a head has stored under a key, 0 forgets it, and -1 turns it "
     "over. For DeltaNet it is 1 - β. A head that only ever overwrites has no use for less than 0. "
-    "Training begins with β near 1, so that half of all eigenvalues are a little below 0 before "
-    "anything is learnt: what is left there, or is below -0.5, was learnt. A head of GLA has a "
-    "gate for each of its keys, and the lowest of them counts here; all begin at 0.91."
+    "With [-1, 1] as it is, training begins with β near 1, so that half of all eigenvalues are a "
+    "little below 0 before anything is learnt: what is left there, or is below -0.5, was learnt. "
+    "With a β from 0.5 or a learnt range none begins there. A head of GLA has a gate for each of "
+    "its keys, and the lowest of them counts here; all begin at 0.91."
 )
 
 

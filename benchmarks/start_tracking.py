@@ -1,0 +1,136 @@
+"""Does a delta rule whose β begins at 0.5 still learn to track state?
+
+    python benchmarks/start_tracking.py                          # three hours of two cores
+    python benchmarks/start_tracking.py --tasks parity s5_swaps  # twenty minutes
+
+As a language model, DeltaNet with [-1, 1] is as good as with [0, 1] once β begins where that of
+[0, 1] does (`beta_start=0.5`), or where each head learns its range from [0, 1] on (`learn_range`).
+Parity and permutations need β = 2. Small copies of three tasks are trained with each of these:
+parity (one answer a word), swaps of five things, and moves of the 2x2x2 cube with six reflections
+each. Printed are, seed by seed, the scaled accuracy at the lengths of training and on longer
+sequences. Runs stay in OUT; one that is there is not trained again, and one that was interrupted
+goes on.
+"""
+
+import argparse
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statetrack.experiments.applied import SIGNED, cell
+from statetrack.experiments.chomsky import POSITIVE
+from statetrack.experiments.recipes import rebuilt, tagging_run
+from statetrack.runs import Run
+from statetrack.sweep import Progress, run_many
+from statetrack.training import EvaluationConfig, RunConfig
+
+STARTS: dict[str, dict[str, Any]] = {
+    "[0, 1]": {"eigen_range": POSITIVE},
+    "[-1, 1]": {"eigen_range": SIGNED},
+    "[-1, 1], β from 0.5": {"eigen_range": SIGNED, "beta_start": 0.5},
+    "[-1, 1], range learnt": {"eigen_range": SIGNED, "learn_range": True},
+}
+FARTHER = 4
+"""Times the lengths of training, of the longer sequences."""
+
+
+def parity(options: dict[str, Any], seed: int) -> RunConfig:
+    """As `statetrack train` does it."""
+    return tagging_run(
+        "parity",
+        "DeltaNet",
+        d_model=32,
+        num_layers=1,
+        options=options,
+        steps=1500,
+        batch=256,
+        lr=1e-2,
+        clip_norm=1.0,
+        evaluation=judged((3, 40)),
+        seed=seed,
+    )
+
+
+def swaps(options: dict[str, Any], seed: int) -> RunConfig:
+    return tagging_run(
+        "s5_swaps",
+        "DeltaNet",
+        d_model=64,
+        num_layers=1,
+        options={"num_heads": 4, **options},
+        steps=1500,
+        batch=64,
+        lr=3e-3,
+        clip_norm=1.0,
+        evaluation=judged((32, 32)),
+        seed=seed,
+    )
+
+
+def cube(options: dict[str, Any], seed: int) -> RunConfig:
+    """The small copy of `then_windows.py`."""
+    first = cell("quick", "cube", "DeltaProduct6", SIGNED)[0]
+    (mixer,) = first.model.backbone.mixers
+    mixer = dataclasses.replace(mixer, options={**mixer.options, **options})
+    return dataclasses.replace(
+        first,
+        model=rebuilt(first.model, mixers=(mixer,)),
+        steps=3200,
+        batch=64,
+        precision="fp32",
+        evaluation=judged(first.train_lengths),
+        seed=seed,
+        data_seed=seed,
+    )
+
+
+def judged(lengths: tuple[int, int]) -> EvaluationConfig:
+    longest = FARTHER * lengths[1]
+    return EvaluationConfig(
+        every=100_000, size=512, lengths=lengths, test_lengths=(longest, longest)
+    )
+
+
+TASKS = {"parity": parity, "s5_swaps": swaps, "cube": cube}
+
+
+def row(task: str, start: str, runs: Sequence[Run]) -> str:
+    columns = [task, start]
+    for split in ("validation", "test"):
+        values = [run.last("scaled_accuracy", split) or 0.0 for run in runs]
+        columns.append(", ".join(f"{value:.3f}" for value in values))
+        columns.append(f"{statistics.median(values):.3f}")
+    return "| " + " | ".join(columns) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=list(STARTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--out", type=Path, default=Path("build/start_tracking"))
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    chosen = parser.parse_args()
+    print(f"| task | β | as in training | median | {FARTHER} times as long | median |")
+    print("|---|---|---|--:|---|--:|", flush=True)
+    for task in chosen.tasks:
+        for start in chosen.starts:
+            configs = [TASKS[task](STARTS[start], seed) for seed in chosen.seeds]
+            with Progress() as progress:
+                sweep = run_many(
+                    configs,
+                    chosen.out,
+                    workers=chosen.workers,
+                    device=chosen.device,
+                    watch=progress,
+                )
+            print(row(task, start, sweep.runs), flush=True)
+
+
+if __name__ == "__main__":
+    main()
