@@ -80,8 +80,9 @@ def position_picture(
     """Above the loss of all ranges against the position, below their difference; by domain.
 
     `sign` is the difference to the control, which stands beside it. Curves are of the seeds that
-    all models of the layer have, if there are any, so that they compare like with like. Bands are 95 % intervals over
-    the windows of text, of both ranges as they are. Grey are the positions trained on.
+    all models of the layer have, if there are any, so that they compare like with like. Bands are
+    95 % intervals over the windows of text, of both ranges as they are. Grey are the positions
+    trained on.
     """
     mine = [one for one in found if one.layer == layer and any(m.domains for m in one.members)]
     domains = list(dict.fromkeys(d for one in mine for m in one.members for d in m.domains))
