@@ -15,6 +15,7 @@ goes on.
 import argparse
 import dataclasses
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,12 @@ TASKS = {"parity": parity, "s5_swaps": swaps, "cube": cube}
 
 
 def row(task: str, start: str, runs: Sequence[Run]) -> str:
+    for run in runs:
+        if not run.finished:
+            sys.exit(f"{run.folder} has failed: {run.error}")
     columns = [task, start]
     for split in ("validation", "test"):
-        values = [run.last("scaled_accuracy", split) or 0.0 for run in runs]
+        values = [value for r in runs if (value := r.last("scaled_accuracy", split)) is not None]
         columns.append(", ".join(f"{value:.3f}" for value in values))
         columns.append(f"{statistics.median(values):.3f}")
     return "| " + " | ".join(columns) + " |"

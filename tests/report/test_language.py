@@ -247,7 +247,8 @@ def test_a_model_without_a_range_comes_last(tmp_path: Path) -> None:
 def test_the_answer_is_in_the_first_sentence(root: Path) -> None:
     said = language_answer(asked(root))
     assert said == (
-        "Lower for DeltaNet on code with every seed, but seeds differ too much to count on it. "
+        "With [-1, 1] every seed of DeltaNet is lower on code, but seeds differ too "
+        "much to count on it. "
         "Open for DeltaNet on prose: seeds differ by more than the ranges do."
     )
     assert language_answer([]).startswith("Not known")
@@ -352,7 +353,10 @@ def test_the_book_has_pages_for_its_questions(root: Path, tmp_path: Path) -> Non
     pages = {path.stem for path in written if path.parent == tmp_path / "docs" / "results"}
     assert pages == {"groups", "code", "chess", "controls", "language", "heads"}
     text = (tmp_path / "docs/results/language.md").read_text()
-    assert "\n# Does [-1, 1] matter for language models?\n\nLower for DeltaNet on code" in text
+    assert (
+        "\n# Does [-1, 1] matter for language models?\n\nWith [-1, 1] every seed of DeltaNet"
+        in text
+    )
     for path in (tmp_path / "docs/results").glob("*.md"):
         for source in path.read_text().split('src="')[1:]:
             assert (path.parent / source.partition('"')[0]).is_file()

@@ -59,8 +59,10 @@ LEAST_TOKENS = 20
 SAID = {
     "lower": "With [-1, 1] the loss of {} is lower on {}.",
     "higher": "With [-1, 1] the loss of {} is higher on {}.",
-    "all lower": "Lower for {} on {} with every seed, but seeds differ too much to count on it.",
-    "all higher": "Higher for {} on {} with every seed, but seeds differ too much to count on it.",
+    "all lower": "With [-1, 1] every seed of {} is lower on {}, but seeds differ too "
+    "much to count on it.",
+    "all higher": "With [-1, 1] every seed of {} is higher on {}, but seeds differ too "
+    "much to count on it.",
     "alike": "With both ranges {} has the same loss on {}.",
     "open": "Open for {} on {}: seeds differ by more than the ranges do.",
     "one seed": "Open for {} on {}: there is one seed.",
@@ -400,7 +402,8 @@ def _heads_in_short(found: Sequence[tuple[Family, Asked]]) -> list[str]:
     ]
     for family, one in found:
         heads = one.answers["heads"]["heads"]
-        (most, first), *_, (least, last) = [*_classes(one)] * 2
+        classes = _classes(one)
+        (most, first), (least, last) = classes[0], classes[-1]
         columns = [
             family.label,
             ", ".join(_percent(_below_0(seed)) for seed in _with_heads(family)),
