@@ -90,8 +90,8 @@ def reproduce(
     """Run one of the paper's figures or tables, or one beyond it. Without NAME, list them.
 
     parity-diagonal (figure 1), states (figure 2), chomsky (table 3), s5 (figure 3), z60
-    (figure 6), signed-gates, householders; beyond it parity-far, repl, boxes, puzzles, recall,
-    chess.
+    (figure 6), signed-gates, householders; beyond it parity-far, arithmetic-far, repl,
+    boxes, puzzles, recall, chess.
 
     Parameters
     ----------

@@ -5,6 +5,7 @@ from statetrack.experiments._base import Experiment as Experiment
 from statetrack.experiments._base import Scale as Scale
 from statetrack.experiments._base import Version as Version
 from statetrack.experiments.applied import APPLIED
+from statetrack.experiments.arithmetic_far import ARITHMETIC_FAR
 from statetrack.experiments.chomsky import CHOMSKY
 from statetrack.experiments.parity_diagonal import PARITY_DIAGONAL
 from statetrack.experiments.parity_far import PARITY_FAR
@@ -17,6 +18,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         PARITY_DIAGONAL,
         PARITY_FAR,
         CHOMSKY,
+        ARITHMETIC_FAR,
         S5,
         Z60,
         SIGNED_GATES,

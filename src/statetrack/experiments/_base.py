@@ -75,7 +75,12 @@ def shrink(config: RunConfig) -> RunConfig:
         steps=4,
         batch=4 if config.window is None else 16,  # a row for each of its spans
         lengths=(8, 8) if fixed else config.lengths,
-        evaluation=EvaluationConfig(every=4, size=16, lengths=(32, 32) if fixed else None),
+        evaluation=EvaluationConfig(
+            every=4,
+            size=16,
+            task=config.evaluation.task,
+            lengths=(32, 32) if fixed else None,
+        ),
         log_every=2,
         checkpoint_every=2,
     )

@@ -18,6 +18,7 @@ PAGES: tuple[tuple[str, Scale, Version], ...] = (
     ("chomsky", "paper", "ran"),
     ("chomsky", "quick", "iclr"),
     ("chomsky", "paper", "iclr"),
+    ("arithmetic-far", "quick", "iclr"),
     ("s5", "paper", "iclr"),
     ("z60", "paper", "iclr"),
     ("signed-gates", "quick", "iclr"),

@@ -70,6 +70,7 @@ QUESTIONS = (
             "parity-diagonal",
             "parity-far",
             "chomsky",
+            "arithmetic-far",
             "s5",
             "z60",
             "signed-gates",
