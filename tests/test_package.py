@@ -9,9 +9,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import statetrack
 from statetrack._extras import needs
@@ -410,3 +413,22 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
     assert caught.value.name == "gone"
     with pytest.raises(ImportError, match="broken inside"), needs("a thing", "gone", "cli"):
         raise ImportError("broken inside")  # it is there, and tells more by itself
+
+
+def test_pinned_packages_run_on_every_python_that_the_project_promises() -> None:
+    pinned = {
+        Requirement(line).name.lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    }
+    promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest = promised.removeprefix(">=") + ".0"
+    here = {
+        each.metadata["Name"].lower(): each.metadata["Requires-Python"] for each in distributions()
+    }
+    refused = {
+        name: here[name]
+        for name in pinned & here.keys()
+        if not SpecifierSet(here[name] or "").contains(oldest)
+    }
+    assert not refused, f"not for Python {oldest}: {refused}"
