@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import tarfile
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,8 @@ def test_the_study(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # and what is kept of it needs no weights
     packed = tmp_path / "study.tar.xz"
     assert language.main(["pack", "--out", str(out), "--to", str(packed)]) == 0
-    with tarfile.open(packed) as tar:
-        tar.extractall(tmp_path / "back", filter="data")
+    (tmp_path / "back").mkdir()
+    subprocess.run(["tar", "-xf", packed, "-C", tmp_path / "back"], check=True)
     assert not list((tmp_path / "back").rglob("*.safetensors"))
     keep = ["keep", "--out", str(tmp_path / "back/language"), "--results", str(tmp_path / "kept")]
     assert language.main(keep) == 0 and language.main(keep) == 0
