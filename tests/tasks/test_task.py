@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from statetrack import tasks
+from statetrack.tasks import IGNORE
 from tests.tasks.oracles import NAMES, draw, same
 
 
@@ -59,6 +60,45 @@ def test_empty_batches_are_refused() -> None:
 def test_the_generator_must_be_on_the_device() -> None:
     with pytest.raises(ValueError, match="torch.Generator\\('cuda'\\)"):
         tasks.get("parity").sample(4, 40, generator=torch.Generator(), device="cuda")
+
+
+FEW_ANSWERS = (
+    *("repl_1", "repl_3_silent", "boxes_mixed", "cube", "lights_out"),
+    *("mqar", "mqar_forgetting", "flip_flop", "selective_copying"),
+)
+
+
+@pytest.mark.parametrize("name", FEW_ANSWERS)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_few_answers_are_all_there_and_nothing_else_is_asked(name: str, streams: int) -> None:
+    task = tasks.get(name)
+    length = task.train_lengths.max
+    generators = [tasks.generator(task, "train", seed) for seed in range(streams)]
+    batch = task.sample_streams(40, length, generators=generators)
+    assert task.most_answers is not None and batch.most == task.most_answers(length)
+    at, targets = batch.answers
+    assert at is not None and at.shape[1] == min(batch.most, batch.tokens.shape[1])
+    assert (at.sort(dim=1).values.diff(dim=1) > 0).all()  # no time twice
+    found = torch.full_like(batch.targets, IGNORE).scatter(1, at, targets)
+    assert torch.equal(found, batch.targets)
+
+
+def test_answers_of_other_tasks() -> None:
+    batch = draw("s5", 4, 10)
+    assert batch.answers[0] is None and torch.equal(batch.answers[1], batch.targets)
+    batch = draw("parity", 4, 10).to("cpu")
+    at, targets = batch.answers
+    assert at is not None and torch.equal(at, batch.num_tokens[:, None] - 1)
+    assert torch.equal(targets.flatten(), batch.targets[batch.mask])
+
+
+def test_answers_with_several_labels() -> None:
+    targets = torch.tensor([[[1, 2], [3, 4], [5, 6]], [[7, 8], [IGNORE] * 2, [9, 0]]])
+    mask = targets[..., 0] != IGNORE
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    at, asked = tasks.Batch(tokens, targets, mask, most=2).answers
+    assert at is not None and at.tolist() == [[0, 1], [0, 2]]
+    assert asked.tolist() == [[[1, 2], [3, 4]], [[7, 8], [9, 0]]]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from statetrack import layers
-from statetrack.models import BackboneConfig, TaggerConfig
+from statetrack.models import BackboneConfig, TaggerConfig, paper_config
 from statetrack.training import Engine, RunConfig
 from statetrack.training.eager import Eager
+from statetrack.training.evaluation import loss_and_accuracy
+from statetrack.training.feed import Feed
 from statetrack.training.stacked import can_stack, stacks
 from tests.training import tiny
 
@@ -48,6 +50,25 @@ def test_evaluation_drops_nothing_out() -> None:
     tallies = [engine.executor.tally(engine.executor.validation) for _ in range(2)]
     assert torch.equal(tallies[0].loss, tallies[1].loss)
     assert engine.executor.model.training
+
+
+def test_only_the_times_of_answers_are_read() -> None:
+    """With the loss and the gradient of reading everywhere."""
+    model = paper_config("DeltaNet", vocab_size=121, num_classes=101, d_model=8, num_heads=2)
+    config = tiny.config(task="boxes", model=model, lengths=(2, 5))
+    executor = Eager([config], torch.device("cpu"))
+    executor.model.double()
+    batch = Feed([config], torch.device("cpu")).next()
+    asked = executor._answers(0)
+    assert asked[0].shape[:-1].numel() <= 5 * config.batch < batch.tokens.numel()
+    everywhere = executor.model(batch.tokens)[0], batch.targets
+    found = []
+    for scores, targets in (asked, everywhere):
+        loss, right = loss_and_accuracy(scores, targets)
+        gradients = torch.autograd.grad(loss, list(executor.model.parameters()))
+        found.append([loss, right, *gradients])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
 
 
 class Sum(layers.Layer):

@@ -76,6 +76,34 @@ def test_evaluation_agrees_with_the_plain_way() -> None:
         assert weighted == pytest.approx(plain, abs=1e-6)
 
 
+@pytest.mark.parametrize("name, lengths", [("boxes", (3, 5)), ("chess", (4, 7))])
+def test_read_at_few_times_or_at_all_the_counts_are_the_same(
+    name: str, lengths: tuple[int, int]
+) -> None:
+    task = tasks.get(name)
+    model = paper_config(
+        "DeltaNet", vocab_size=task.vocab_size, num_classes=task.num_classes, d_model=8, num_heads=2
+    )
+    settings = EvaluationConfig(every=4, size=12, lengths=lengths, batch=5)
+    config = tiny.config(task=name, model=model, lengths=lengths, evaluation=settings)
+    tagger = Tagger(model, generator=torch.Generator().manual_seed(3)).double()
+
+    def predict(tokens: Tensor, read_at: Tensor | None) -> Tensor:
+        scores = tagger(tokens, read_at=read_at)[0]
+        return scores + torch.arange(2)[:, None, None, None] * scores.flip(-1)  # two runs
+
+    batches = held_out(config, "validation", torch.device("cpu"))
+    counted = []
+    for most in (None, int(max(batch.mask.sum(dim=1).max() for batch in batches))):
+        chosen = [dataclasses.replace(batch, most=most) for batch in batches]
+        counted.append(tally(predict, chosen, runs=2, task=task).counts())
+    for everywhere, few in zip(*counted, strict=True):
+        assert few.loss == pytest.approx(everywhere.loss, rel=1e-12)
+        for part in ("right", "asked", "alive", "parts"):
+            one, other = getattr(everywhere, part), getattr(few, part)
+            assert one is other is None or torch.equal(one, other)
+
+
 def test_validation_test_and_training_never_share_a_stream() -> None:
     config = tiny.config(
         evaluation=EvaluationConfig(every=4, size=64, lengths=(3, 8), test_lengths=(3, 8))
@@ -134,7 +162,8 @@ def test_answers_by_operations_agree_with_the_plain_way() -> None:
         assert batch.depths is not None
         knows = (batch.depths.operations <= 2) & batch.mask
         said = torch.where(knows, batch.targets.clamp(min=0), 100)
-        return torch.nn.functional.one_hot(said, 101).float()[None]
+        assert read_at is not None
+        return torch.nn.functional.one_hot(said.gather(1, read_at), 101).float()[None]
 
     counts = tally(predict, batches, runs=1, task=task).counts()[0]
     rows = records_of(task, counts, step=4, split="test", every_length=True)

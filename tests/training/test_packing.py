@@ -45,7 +45,7 @@ def test_the_same_scores_as_padded(mixer: str) -> None:
     batch = a_batch("parity")
     config = paper_config(mixer, vocab_size=3, num_layers=2, d_model=16)
     model = Tagger(config, generator=torch.Generator().manual_seed(0)).double()
-    rows = in_rows(batch, runs=RUNS, dense=False)
+    rows = in_rows(batch, runs=RUNS)
     ends = packed(batch, runs=RUNS, room=batch.tokens[:BATCH].numel() - 5)
     assert ends.offsets is not None
     for run in range(RUNS):
@@ -90,9 +90,9 @@ def test_layers_that_do_not_pack_say_so() -> None:
         model(tokens, cu_seqlens=ops.Packing(torch.tensor([[0, 2, 4]]), 2))
 
 
-@pytest.mark.parametrize("dense", [True, False])
-def test_a_layout_keeps_its_place(dense: bool) -> None:
-    first, second = (in_rows(a_batch(name), runs=RUNS, dense=dense) for name in ("s5", "s5"))
+@pytest.mark.parametrize("name, dense", [("s5", True), ("parity", False)])
+def test_a_layout_keeps_its_place(name: str, dense: bool) -> None:
+    first, second = (in_rows(a_batch(name), runs=RUNS) for _ in range(2))
     kept = first.clone()
     assert kept.tokens.data_ptr() != first.tokens.data_ptr() and kept.longest == first.longest
     place = kept.tokens.data_ptr()

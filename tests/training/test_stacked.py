@@ -62,6 +62,11 @@ CASES = [
         evaluation=EvaluationConfig(every=4, size=16, lengths=(8, 8)),
         optimizer=OptimizerConfig(decay="matrices"),
     ),
+    tiny.config(  # read at the times of answers, some of them at times that ask nothing
+        task="boxes",
+        model=paper_config("DeltaNet", vocab_size=121, num_classes=101, d_model=8, num_heads=2),
+        lengths=(2, 4),
+    ),
 ]
 
 

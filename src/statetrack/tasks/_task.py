@@ -1,7 +1,7 @@
 """What a task is: a name, an alphabet, a length law, a chance level and a sampler."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -44,17 +44,20 @@ class Batch:
             False.
         mask: True where the answer counts.
         depths: of every answer that counts, in test sets of tasks that have `Task.depths`.
+        most: no sequence has more answers; None if each token may have one.
     """
 
     tokens: Int[Tensor, "batch time"]
     targets: Int[Tensor, "batch time *labels"]
     mask: Bool[Tensor, "batch time"]
     depths: Depths | None = None
+    most: int | None = None
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         depths = self.depths and Depths(*(part.to(device) for part in self.depths))
-        return Batch(self.tokens.to(device), self.targets.to(device), self.mask.to(device), depths)
+        tokens, targets, mask = (x.to(device) for x in (self.tokens, self.targets, self.mask))
+        return Batch(tokens, targets, mask, depths, self.most)
 
     @property
     def num_tokens(self) -> Int[Tensor, "batch"]:
@@ -67,6 +70,23 @@ class Batch:
         """The time of every sequence's last token, and the target there."""
         at = self.num_tokens[:, None] - 1
         return at, self.targets.gather(1, at)
+
+    @property
+    def answers(
+        self,
+    ) -> tuple[Int[Tensor, "batch asked"] | None, Int[Tensor, "batch asked *labels"]]:
+        """The times to read a model at, None for all of them, and the targets there.
+
+        A sequence with fewer than `most` answers is also read where nothing is asked.
+        """
+        if self.most is None:
+            return None, self.targets
+        if self.most == 1:
+            return self.last_answer
+        first = self.mask.byte().argsort(dim=1, descending=True, stable=True)
+        at = first[:, : self.most]
+        places = at.reshape(*at.shape, *(1 for _ in self.targets.shape[2:]))
+        return at, self.targets.take_along_dim(places, dim=1)
 
 
 Source = torch.Generator | tuple[torch.Generator, ...]
@@ -108,6 +128,9 @@ class Task:
         judged_by: the metric of a run; by default faultless sequences (`sequence_accuracy`) if
             `dense`, else `scaled_accuracy`.
         depths: of the answers of a batch, by reading its tokens; for test sets.
+        most_answers: the most answers in a sequence of a given length, where they are few among its
+            tokens: no more than the times of answers are then read. None: there may be one after
+            every token, or after the last one alone if the task is not `dense`.
         together: how many batches training draws at once on a GPU, where drawing one would take
             about as long.
         machine: the machine whose outputs are the answers, where there is one. Its letters are
@@ -132,6 +155,7 @@ class Task:
     parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     judged_by: Metric | None = None
     depths: Callable[[Batch], Depths] | None = None
+    most_answers: Callable[[int], int] | None = None
     together: int = 1
     machine: Machine | None = None
     _origin: str | dict[str, Any] | None = field(init=False, default=None)
@@ -201,7 +225,8 @@ class Task:
         [1, 1, 1, 1]
         """
         device = self._check(batch, (generator,), device)
-        return self.sampler(batch, self.lengths(max_length, min_length), generator, device)
+        lengths = self.lengths(max_length, min_length)
+        return self._counted(self.sampler(batch, lengths, generator, device), max_length)
 
     def sample_streams(
         self,
@@ -220,14 +245,23 @@ class Task:
         device = self._check(batch, generators, device)
         lengths = self.lengths(max_length, min_length)
         if device.type != "cpu":
-            return self.sampler(batch * len(generators), lengths, tuple(generators), device)
+            whole = self.sampler(batch * len(generators), lengths, tuple(generators), device)
+            return self._counted(whole, max_length)
         parts = [self.sampler(batch, lengths, generator, device) for generator in generators]
         width = max(part.tokens.shape[1] for part in parts)
-        return Batch(
+        together = Batch(
             tokens=_stacked([part.tokens for part in parts], width, self.pad_id),
             targets=_stacked([part.targets for part in parts], width, IGNORE),
             mask=_stacked([part.mask for part in parts], width, False),
         )
+        return self._counted(together, max_length)
+
+    def _counted(self, batch: Batch, max_length: int) -> Batch:
+        """With the most answers that a sequence of up to `max_length` has."""
+        if self.dense and self.most_answers is None:
+            return batch
+        most = self.most_answers(max_length) if self.dense and self.most_answers else 1
+        return replace(batch, most=most)
 
     def _check(
         self, batch: int, generators: Sequence[torch.Generator], device: torch.device | str

@@ -74,7 +74,7 @@ class Eager(TaskExecutor):
         groups = narrow(batch, self.config.model.backbone.d_model) if on_cpu else [batch]
         scores, targets = [], []
         for group in groups:
-            read_at, asked = (None, group.targets) if self.task.dense else group.last_answer
+            read_at, asked = group.answers
             with autocast(self.device, self.config.precision):
                 said, _ = self.model(group.tokens, read_at=read_at, generator=dice)
             scores.append(said.flatten(0, 1))

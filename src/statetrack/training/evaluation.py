@@ -91,8 +91,8 @@ def held_out(
         split=split,
     )
     width = whole.tokens.shape[1]
-    answers = config.judge.num_classes * (width if config.judge.dense else 1)
-    room = min(MOST_TOKENS // width, MOST_SCORES // answers) // runs
+    scores = config.judge.num_classes * min(width, whole.most or width)
+    room = min(MOST_TOKENS // width, MOST_SCORES // scores) // runs
     batches = by_length(whole, max(1, min(settings.batch, room)))
     depths = config.judge.depths
     if split == "test" and depths is not None:
@@ -212,7 +212,7 @@ def tally(predict: Predict, batches: list[Batch], *, runs: int, task: Task) -> T
     deep = None
     parts = zeros.new_zeros(runs, len(task.parts), time) if task.parts else None
     for batch in reversed(batches):  # widest first: the memory it leaves has room for the others
-        read_at, targets = (None, batch.targets) if task.dense else batch.last_answer
+        read_at, targets = batch.answers
         scores = predict(batch.tokens, read_at)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         every_run = targets.expand(runs, *targets.shape)
@@ -228,14 +228,11 @@ def tally(predict: Predict, batches: list[Batch], *, runs: int, task: Task) -> T
             hits = label_hits(scores, every_run, task.labels)
             hit = hits.all(dim=-1)
         loss += losses.sum(dim=(1, 2), dtype=torch.float64)
-        if read_at is not None:
-            nowhere = torch.zeros_like(batch.mask).expand(runs, -1, -1)
-            hit = nowhere.scatter(2, read_at.expand(runs, -1, -1), hit)
-        hit = hit & batch.mask
+        hit = _in_place(hit, read_at, batch.mask)
         width = batch.tokens.shape[1]
         if parts is not None:
             for number, (first, end) in enumerate(task.parts.values()):
-                whole = hits[..., first:end].all(dim=-1) & batch.mask
+                whole = _in_place(hits[..., first:end].all(dim=-1), read_at, batch.mask)
                 parts[:, number, :width] += whole.sum(dim=1)
         right[:, :width] += hit.sum(dim=1)
         asked[:width] += batch.mask.sum(dim=0)
@@ -247,6 +244,19 @@ def tally(predict: Predict, batches: list[Batch], *, runs: int, task: Task) -> T
             deep = found if deep is None else deep + found
     sequences = sum(len(batch.tokens) for batch in batches)
     return Tally(right, asked, alive, sequences, loss, deep, parts)
+
+
+def _in_place(
+    hit: Bool[Tensor, "runs batch asked"],
+    read_at: Int[Tensor, "batch asked"] | None,
+    mask: Bool[Tensor, "batch time"],
+) -> Bool[Tensor, "runs batch time"]:
+    """Which answers are right, at their times; False wherever nothing is asked."""
+    if read_at is not None:
+        runs = len(hit)
+        nowhere = torch.zeros_like(mask).expand(runs, -1, -1)
+        hit = nowhere.scatter(2, read_at.expand(runs, -1, -1), hit)
+    return hit & mask
 
 
 def _by_depth(

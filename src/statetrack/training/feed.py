@@ -71,13 +71,13 @@ class Feed:
 
     def part(self, block: Batch, which: Int[Tensor, "1"]) -> Batch:
         """One batch of those in a block."""
-        parts = [
+        tokens, targets, mask = (
             tensor.unflatten(0, (len(self.streams), self.together, self.batch))
             .index_select(1, which)
             .flatten(0, 2)
             for tensor in (block.tokens, block.targets, block.mask)
-        ]
-        return Batch(*parts)
+        )
+        return Batch(tokens, targets, mask, most=block.most)
 
     def state(self, run: int) -> Tensor:
         """Of a run's stream, as it was before the block that `step` is in."""

@@ -69,7 +69,7 @@ def by_length(batch: Batch, rows: int) -> list[Batch]:
         tokens, targets, mask = (
             part[chosen, :width] for part in (batch.tokens, batch.targets, batch.mask)
         )
-        groups.append(Batch(tokens, targets, mask))
+        groups.append(Batch(tokens, targets, mask, most=batch.most))
     return groups
 
 
@@ -82,9 +82,9 @@ def narrow(batch: Batch, d_model: int) -> list[Batch]:
     return by_length(batch, -(-len(batch.tokens) // groups))
 
 
-def in_rows(batch: Batch, *, runs: int, dense: bool) -> Layout:
-    """A row for each sequence; an equal share of them for each run. All times asked if `dense`."""
-    read_at, targets = (None, batch.targets) if dense else batch.last_answer
+def in_rows(batch: Batch, *, runs: int) -> Layout:
+    """A row for each sequence; an equal share of them for each run."""
+    read_at, targets = batch.answers
     return Layout(
         tokens=batch.tokens.unflatten(0, (runs, -1)),
         targets=targets.unflatten(0, (runs, -1)),

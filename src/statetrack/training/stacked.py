@@ -139,7 +139,7 @@ class Stacked(TaskExecutor):
     def _laid_out(self, batch: Batch) -> Layout:
         """Every run's sequences of a batch."""
         if self.room is None:
-            return in_rows(batch, runs=self.runs, dense=self.task.dense)
+            return in_rows(batch, runs=self.runs)
         return packed(batch, runs=self.runs, room=self.room)
 
     def _train_step(self, batch: Layout) -> None:

@@ -94,6 +94,7 @@ def boxes(mix: Mix) -> Task:
             _sample, until=DeviceTable(torch.tensor(shares).cumsum(0)[:-1].contiguous())
         ),
         depths=depths_by(_track, TOKENS),
+        most_answers=int,
     )
 
 

@@ -109,6 +109,7 @@ def cube() -> Task:
             sample, num_moves=len(MOVES), num_cells=len(STICKERS), states=_colours
         ),
         depths=depths_by(_track, TOKENS),
+        most_answers=int,
     )
 
 

@@ -46,6 +46,7 @@ def flip_flop(ignored: float = 0.8) -> Task:
         num_tokens=_num_tokens,
         sampler=functools.partial(_sample, ignored=ignored),
         depths=depths_by(_track, TOKENS),
+        most_answers=int,
     )
 
 

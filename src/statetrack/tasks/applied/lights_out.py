@@ -52,6 +52,7 @@ def lights_out(side: int = 3) -> Task:
             states=functools.partial(_lights, table=DeviceTable(table)),
         ),
         depths=depths_by(functools.partial(_track, table=table), tokens),
+        most_answers=int,
     )
 
 

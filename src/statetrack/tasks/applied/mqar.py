@@ -58,6 +58,7 @@ def mqar() -> Task:
         num_tokens=_num_tokens,
         sampler=_sample,
         depths=depths_by(_track, TOKENS),
+        most_answers=int,
     )
 
 
@@ -83,6 +84,7 @@ def mqar_forgetting() -> Task:
         num_tokens=_num_tokens_forgetting,
         sampler=_sample_forgetting,
         depths=depths_by(_track_forgetting, TOKENS),
+        most_answers=_most_forgetting,
     )
 
 
@@ -92,6 +94,10 @@ def _num_tokens(length: int) -> int:
 
 def _num_tokens_forgetting(length: int) -> int:
     return 2 * length + 2 * POOL - 1
+
+
+def _most_forgetting(length: int) -> int:
+    return POOL
 
 
 def _sample(batch: int, lengths: LengthRange, source: Source, device: torch.device) -> Batch:

@@ -114,6 +114,7 @@ def repl(level: Level, *, silent: bool = False, p: float = 0.5) -> Task:
             _sample, level=level, silent=silent, p=p, possible=lambda n: num_tokens(n) - header
         ),
         depths=depths_by(_track, TOKENS),
+        most_answers=int,
     )
 
 

@@ -41,11 +41,16 @@ def selective_copying() -> Task:
         shortest=LETTERS,
         num_tokens=_num_tokens,
         sampler=_sample,
+        most_answers=_most_answers,
     )
 
 
 def _num_tokens(length: int) -> int:
     return length + LETTERS
+
+
+def _most_answers(length: int) -> int:
+    return LETTERS
 
 
 def _sample(batch: int, lengths: LengthRange, source: Source, device: torch.device) -> Batch:
