@@ -47,6 +47,8 @@ _APPLIED: dict[str, Callable[[], Task]] = {
     "lights_out_5x5": partial(lights_out, 5),
     "mqar": mqar,
     "mqar_forgetting": mqar_forgetting,
+    "mqar_256": partial(mqar, 256),
+    "mqar_forgetting_256": partial(mqar_forgetting, 256),
     "flip_flop": flip_flop,
     "flip_flop_i98": partial(flip_flop, 0.98),
     "flip_flop_i10": partial(flip_flop, 0.1),

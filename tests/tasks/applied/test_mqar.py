@@ -1,5 +1,6 @@
 """Recall against a dictionary."""
 
+import pytest
 import torch
 
 from statetrack import tasks
@@ -16,8 +17,9 @@ def recalled(words: list[str], asked: dict[int, str]) -> None:
             assert asked[t] == known[word]
 
 
-def test_every_key_is_asked_for_once() -> None:
-    task = tasks.get("mqar")
+@pytest.mark.parametrize("name", ["mqar", "mqar_256"])
+def test_every_key_is_asked_for_once(name: str) -> None:
+    task = tasks.get(name)
     batch = draw(task, 100, 32)
     sizes = []
     for words, asked in rows(task, batch):
@@ -39,8 +41,9 @@ def test_questions_come_sooner_rather_than_later() -> None:
     assert torch.allclose(slots / 6000, expected / expected.sum(), atol=0.02)
 
 
-def test_the_last_value_counts() -> None:
-    task = tasks.get("mqar_forgetting")
+@pytest.mark.parametrize("name", ["mqar_forgetting", "mqar_forgetting_256"])
+def test_the_last_value_counts(name: str) -> None:
+    task = tasks.get(name)
     sizes = []
     for words, asked in rows(task, draw(task, 100, 64)):
         recalled(words, asked)
@@ -49,6 +52,22 @@ def test_the_last_value_counts() -> None:
         assert len(words) == 2 * sizes[-1] + 15
         assert {words[t] for t in asked} == set(words[: 2 * sizes[-1] : 2])
     assert min(sizes) < 12 and max(sizes) > 60
+
+
+@pytest.mark.parametrize("name", ["mqar_256", "mqar_forgetting_256"])
+def test_with_fewer_names_all_of_them_are_used(name: str) -> None:
+    task = tasks.get(name)
+    assert task.name == name and task.vocab_size == 2 + 2 * 256 and task.num_classes == 256
+    batch = draw(task, 400, task.train_lengths.max)
+    written = batch.tokens[batch.tokens >= 2].unique()
+    assert written.tolist() == list(range(2, 514))
+    assert batch.targets[batch.mask].unique().tolist() == list(range(256))
+
+
+def test_no_more_pairs_than_keys() -> None:
+    assert draw("mqar_256", 2, 256, shortest=256).mask.sum() == 512
+    with pytest.raises(ValueError, match="257 pairs need as many keys, and there are 256"):
+        draw("mqar_256", 2, 257)
 
 
 def test_depths() -> None:

@@ -8,8 +8,12 @@ probability that falls as k^-0.99. Length counts pairs, and there are eight toke
 
 `mqar_forgetting` writes to the same eight keys again and again, and then asks for each of them:
 the last value counts. Length counts pairs that are written.
+
+Both have 4095 keys and as many values. With 256 (`mqar_256`, `mqar_forgetting_256`) a small model
+learns them in minutes of a CPU.
 """
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -21,14 +25,9 @@ from statetrack.tasks.applied._text import depths_by, dice
 
 __all__ = ["mqar", "mqar_forgetting"]
 
-KEYS = VALUES = 4095
-TOKENS = (
-    "[PAD]",
-    "_",
-    *(f"k{i}" for i in range(KEYS)),
-    *(f"v{i}" for i in range(VALUES)),
-)
-FILLER, FIRST_KEY, FIRST_VALUE = 1, 2, 2 + KEYS
+NAMES = 4095
+"""Keys of the published task, and values."""
+FILLER, FIRST_KEY = 1, 2
 TOKENS_EACH, SLOTS_EACH = 8, 3
 POWER = 0.01
 POOL = 8
@@ -36,17 +35,20 @@ TRAIN, EVALUATE = LengthRange(4, 32), LengthRange(256, 256)
 TRAIN_FORGETTING, EVALUATE_FORGETTING = LengthRange(8, 64), LengthRange(1024, 1024)
 
 
-def mqar() -> Task:
-    """Every key once.
+def mqar(names: int = NAMES) -> Task:
+    """Every key once, of so many keys and values.
 
     >>> mqar().vocab_size, mqar().num_classes
     (8192, 4095)
+    >>> mqar(256).name
+    'mqar_256'
     """
+    tokens = _tokens(names)
     return Task(
-        name="mqar",
-        summary="recall the value that stood behind a key",
-        token_names=TOKENS,
-        class_names=TOKENS[FIRST_VALUE:],
+        name=f"mqar{_said(names)}",
+        summary=f"recall which of {names} values stood behind a key",
+        token_names=tokens,
+        class_names=tokens[FIRST_KEY + names :],
         pad_id=0,
         dense=True,
         judged_by="scaled_accuracy",
@@ -56,23 +58,24 @@ def mqar() -> Task:
         eval_lengths=EVALUATE,
         shortest=1,
         num_tokens=_num_tokens,
-        sampler=_sample,
-        depths=depths_by(_track, TOKENS),
+        sampler=functools.partial(_sample, names=names),
+        depths=depths_by(_track, tokens),
         most_answers=int,
     )
 
 
-def mqar_forgetting() -> Task:
+def mqar_forgetting(names: int = NAMES) -> Task:
     """Eight keys, overwritten.
 
     >>> mqar_forgetting().num_tokens(8)
     31
     """
+    tokens = _tokens(names)
     return Task(
-        name="mqar_forgetting",
-        summary="recall the value that stood behind a key the last time",
-        token_names=TOKENS,
-        class_names=TOKENS[FIRST_VALUE:],
+        name=f"mqar_forgetting{_said(names)}",
+        summary=f"recall which of {names} values stood behind a key the last time",
+        token_names=tokens,
+        class_names=tokens[FIRST_KEY + names :],
         pad_id=0,
         dense=True,
         judged_by="scaled_accuracy",
@@ -82,10 +85,19 @@ def mqar_forgetting() -> Task:
         eval_lengths=EVALUATE_FORGETTING,
         shortest=POOL,
         num_tokens=_num_tokens_forgetting,
-        sampler=_sample_forgetting,
-        depths=depths_by(_track_forgetting, TOKENS),
+        sampler=functools.partial(_sample_forgetting, names=names),
+        depths=depths_by(_track_forgetting, tokens),
         most_answers=_most_forgetting,
     )
+
+
+def _said(names: int) -> str:
+    return "" if names == NAMES else f"_{names}"
+
+
+def _tokens(names: int) -> tuple[str, ...]:
+    keys, values = ([f"{kind}{i}" for i in range(names)] for kind in "kv")
+    return ("[PAD]", "_", *keys, *values)
 
 
 def _num_tokens(length: int) -> int:
@@ -100,11 +112,15 @@ def _most_forgetting(length: int) -> int:
     return POOL
 
 
-def _sample(batch: int, lengths: LengthRange, source: Source, device: torch.device) -> Batch:
+def _sample(
+    batch: int, lengths: LengthRange, source: Source, device: torch.device, *, names: int
+) -> Batch:
+    if lengths.max > names:
+        raise ValueError(f"{lengths.max} pairs need as many keys, and there are {names}")
     size = lengths_of(batch, lengths, source, device)[:, None]
     pairs = longest(size[:, 0], lengths.max)
-    keys = FIRST_KEY + dice((KEYS,), batch, source, device).topk(pairs, dim=1).indices
-    values = uniform(0, VALUES - 1, (pairs, batch), source, device).T
+    keys = FIRST_KEY + dice((names,), batch, source, device).topk(pairs, dim=1).indices
+    values = uniform(0, names - 1, (pairs, batch), source, device).T
     # The Gumbel-top-k trick: draws without replacement, with probabilities that fall as a power.
     slot = torch.arange(1, SLOTS_EACH * pairs + 1, device=device)
     noise = -torch.log(-torch.log(dice((len(slot),), batch, source, device).clamp(min=1e-30)))
@@ -118,21 +134,21 @@ def _sample(batch: int, lengths: LengthRange, source: Source, device: torch.devi
     tokens = torch.full((batch, width + 2), FILLER, device=device)
     targets = torch.full_like(tokens, IGNORE)
     for place in (begin, asked):
-        tokens = tokens.scatter(1, place, keys).scatter(1, place + 1, FIRST_VALUE + values)
+        tokens = tokens.scatter(1, place, keys).scatter(1, place + 1, FIRST_KEY + names + values)
     targets = targets.scatter(1, asked, values)[:, : width - 1]
     return _ended(tokens[:, : width - 1], targets)
 
 
 def _sample_forgetting(
-    batch: int, lengths: LengthRange, source: Source, device: torch.device
+    batch: int, lengths: LengthRange, source: Source, device: torch.device, *, names: int
 ) -> Batch:
     size = lengths_of(batch, lengths, source, device)[:, None]
     pairs = longest(size[:, 0], lengths.max)
-    pool = FIRST_KEY + dice((KEYS,), batch, source, device).topk(POOL, dim=1).indices
+    pool = FIRST_KEY + dice((names,), batch, source, device).topk(POOL, dim=1).indices
     first, asked = dice((2, POOL), batch, source, device).argsort(dim=2).unbind(1)
     later = uniform(0, POOL - 1, (pairs - POOL, batch), source, device).T
     written = torch.cat([first, later], dim=1)
-    values = uniform(0, VALUES - 1, (pairs, batch), source, device).T
+    values = uniform(0, names - 1, (pairs, batch), source, device).T
 
     number = torch.arange(pairs, device=device)
     hit = (written[:, None] == asked[..., None]) & (number < size[..., None])
@@ -146,7 +162,7 @@ def _sample_forgetting(
     ask = 2 * size + 2 * torch.arange(POOL, device=device)
     for place, which, value in ((begin, written, values), (ask, asked, recalled)):
         tokens = tokens.scatter(1, place, pool.gather(1, which))
-        tokens = tokens.scatter(1, place + 1, FIRST_VALUE + value)
+        tokens = tokens.scatter(1, place + 1, FIRST_KEY + names + value)
     targets = targets.scatter(1, ask, recalled)[:, : width - 1]
     return _ended(tokens[:, : width - 1], targets)
 
