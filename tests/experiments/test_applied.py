@@ -103,16 +103,18 @@ def test_attention_is_evaluated_on_few_sequences_at_a_time() -> None:
         assert 1 <= config.evaluation.batch <= 2**26 // width**2
 
 
-def test_reflections_are_stretched_and_controls_learn_their_range() -> None:
-    named = {
-        t: {name for name in models(t) if name.endswith(("Stretched", "Learnt"))} for t in RECIPES
-    }
+def test_reflections_are_stretched_and_controls_begin_as_0_1_does() -> None:
+    endings = ("Stretched", "Learnt", "Started")
+    named = {t: {name for name in models(t) if name.endswith(endings)} for t in RECIPES}
     assert named["cube"] == {"DeltaProduct6Stretched"}
     assert named["chess"] == named["repl_1_silent"] == {"DeltaNetStretched"}
-    assert named["mqar"] == named["selective_copying"] == {"DeltaNetLearnt"}
+    assert named["mqar"] == named["selective_copying"]
+    assert named["mqar"] == {"DeltaNetLearnt", "DeltaNetStarted"}
     (config, *_) = cell("quick", "cube", "DeltaProduct6Stretched", POSITIVE)
     options = config.model.backbone.mixers[0].options
     assert (options["num_householders"], options["beta_stretch"], options["num_heads"]) == (6, 1, 8)
+    (config, *_) = cell("quick", "mqar", "DeltaNetStarted", SIGNED)
+    assert config.model.backbone.mixers[0].options["beta_start"] == 0.5
     with pytest.raises(ValueError, match="DeltaNetLearnt is trained on mqar"):
         cell("quick", "mqar", "DeltaNetLearnt", POSITIVE)
 

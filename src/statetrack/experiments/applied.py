@@ -134,12 +134,12 @@ def models(task: str) -> dict[str, Model]:
     """Every model of a task, by its name.
 
     Where states are tracked there is one whose β reaches 0 and 2, and where they are not, one that
-    learns its range from [0, 1] on. `ThenWindows` is one that goes on where the model of that name
-    has ended.
+    learns its range from [0, 1] on and one whose β begins where that of [0, 1] does. `ThenWindows`
+    is one that goes on where the model of that name has ended.
 
     >>> list(models("cube"))[:4]
     ['DeltaNet', 'GatedDeltaNet', 'DeltaProduct3', 'DeltaProduct6']
-    >>> models("mqar")["DeltaNetLearnt"].ranges
+    >>> models("mqar")["DeltaNetStarted"].ranges
     ((-1.0, 1.0),)
     """
     products = (3, 6) if task == "cube" else (2, 4)
@@ -154,6 +154,7 @@ def models(task: str) -> dict[str, Model]:
     }
     if task in CONTROLS:
         found["DeltaNetLearnt"] = Model("DeltaNet", {"learn_range": True}, ranges=(SIGNED,))
+        found["DeltaNetStarted"] = Model("DeltaNet", {"beta_start": 0.5}, ranges=(SIGNED,))
     elif task == "cube":
         stretched = {"num_householders": 6, "beta_stretch": 1.0}
         found["DeltaProduct6Stretched"] = Model("DeltaProduct", stretched)
