@@ -2,7 +2,7 @@
 
     python benchmarks/start_tracking.py                          # four hours of two cores
     python benchmarks/start_tracking.py --tasks parity s5_swaps  # twenty minutes
-    python benchmarks/start_tracking.py --tasks mqar_256 mqar_forgetting_256  # an hour and a half
+    python benchmarks/start_tracking.py --tasks mqar_256         # half an hour
 
 As a language model, DeltaNet with [-1, 1] is as good as with [0, 1] once β begins where that of
 [0, 1] does (`beta_start=0.5`), or where each head learns its range from [0, 1] on (`learn_range`).
