@@ -93,6 +93,22 @@ def test_lines_where_there_is_no_terminal_or_no_rich(
     ]
 
 
+def test_at_its_end_a_run_is_told_by_its_last_records(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which were written after it was asked for the last time."""
+    shown = screen(monkeypatch, io.StringIO())
+    config = tiny.config()
+    with Progress() as progress:
+        progress.begin([config, tiny.config(seed=1)], tmp_path)
+        progress(config, [Record(4, "train", "loss", 0.5)])
+        rows = [Record(step, "train", "loss", 1 / step) for step in (4, 12)]
+        (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
+        (tmp_path / "DONE").write_text("{}")
+        progress.ended(config, Run(tmp_path))
+    assert "finished, loss 0.083 (1 of 2 runs)" in shown.getvalue()
+
+
 def test_a_single_run_is_named_at_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -111,9 +111,7 @@ class Progress:
                 self._show(config, "starting")
             return
         seen = self._seen.setdefault(key, {})
-        for row in rows:
-            if row.overall:
-                seen[f"{row.split} {row.metric}"] = row.value
+        seen.update(_values(rows))
         step, note = rows[-1].step, _note(seen)
         if is_first:  # speed is counted from the first report, not from compiling
             self._first[key] = time.monotonic(), step
@@ -136,7 +134,10 @@ class Progress:
         self._over += 1
         reason = reason_of(run.error or "it was interrupted")
         how = "finished" if run.finished else f"failed: {reason}"
-        note = _note(self._seen.get(config.fingerprint, {}))
+        seen = self._seen.get(config.fingerprint, {})
+        if run.finished:
+            seen = seen | _values(run.records)  # its last rows came since it was asked
+        note = _note(seen)
         if self._bars is None or not run.finished:
             text = f"{_named(config)}: {how}" + (f", {note}" if run.finished and note else "")
             self._print(
@@ -202,6 +203,11 @@ def duration(seconds: float) -> str:
         count = max(1, round(seconds))
         return f"{count} second" + ("" if count == 1 else "s")
     return f"{round(seconds / 60)} minutes" if seconds < 7200 else f"{seconds / 3600:.2g} hours"
+
+
+def _values(rows: Sequence[Record]) -> dict[str, float]:
+    """The last value of each metric, by split and name."""
+    return {f"{row.split} {row.metric}": row.value for row in rows if row.overall}
 
 
 def _note(seen: dict[str, float]) -> str:
