@@ -318,7 +318,13 @@ else:
 
     @pytest.mark.slow
     def test_one_key_is_a_reflection_for_ever() -> None:
-        """In float32, with β = 2 and one key, an even number of tokens changes nothing."""
+        """In float32, with β = 2 and one key, an even number of tokens changes nothing.
+
+        But for rounding, which is allowed half a unit of the last place a token: terms of either
+        sign cancel along a chunk, and numpy's products add them in an order of the machine. With
+        OpenBLAS's kernels for Haswell and Zen the error is 1.1e-5, with those for AVX-512 it is
+        below 1e-6.
+        """
         g = torch.Generator().manual_seed(0)
         k = torch.randn(1, 1, 1, 20, generator=g).expand(1, 640, 1, 20)
         start = torch.randn(1, 1, 20, 4, generator=g)
@@ -327,7 +333,7 @@ else:
         inputs = {"q": k, "k": k, "v": v, "beta": beta, "initial_state": start}
         with torch.no_grad():
             _, end = case.run(inputs, "triton")
-        assert relative_error(end, start) < 1e-6
+        assert relative_error(end, start) < 640 * 2**-24
 
     @pytest.mark.slow
     @pytest.mark.parametrize("case", DELTA, ids=str)
