@@ -15,6 +15,7 @@ from statetrack.report.questions import (
     pairs_picture,
     pairs_table,
 )
+from statetrack.runs import Record
 from statetrack.runs.stored import Place
 from tests.report.folders import parity, scores, write_run
 from tests.report.test_book import POSITIVE, toy_plan
@@ -23,13 +24,19 @@ from tests.training import tiny
 QUESTION = replace(QUESTIONS[0], experiments=("toy",))
 
 
-def pair_of(root: Path, usual: list[float], extended: list[float]) -> list[Pair]:
+def pair_of(
+    root: Path, usual: list[float], extended: list[float], right: tuple[float, float] = (0.5, 1.0)
+) -> list[Pair]:
+    """`right` are the shares of right answers in training."""
     plan = toy_plan()
     runs = []
-    for model, values in ((POSITIVE, usual), (tiny.model(), extended)):
+    for model, values, share in zip(
+        (POSITIVE, tiny.model()), (usual, extended), right, strict=True
+    ):
         for seed, value in enumerate(values):
+            rows = [*scores(value), Record(2, "train", "accuracy", share)]
             folder = root / str(model is POSITIVE)
-            runs.append(write_run(folder, parity(seed, model=model), scores(value)))
+            runs.append(write_run(folder, parity(seed, model=model), rows))
     return pairs({plan.folder: cells(plan, runs)}, QUESTION)
 
 
@@ -57,6 +64,31 @@ def test_verdicts(tmp_path: Path, usual: list[float], extended: list[float], ver
     assert picture is not None
 
 
+@pytest.mark.parametrize(
+    ("right", "verdict", "words"),
+    [
+        ((0.5, 1.0), "better", "better, DeltaNet on parity: 0.000 with [0, 1], 1.000 with [-1, 1]"),
+        ((1.0, 0.5), "worse", "worse, DeltaNet on parity: 1.000 with [0, 1], 0.000 with [-1, 1]"),
+        ((1.0, 1.0), "alike", "the medians are within 0.02."),
+        ((0.5, 0.5), "near a guess", "both are near a guess."),
+    ],
+)
+def test_near_a_guess_where_judged_training_is_told(
+    tmp_path: Path, right: tuple[float, float], verdict: str, words: str
+) -> None:
+    (pair,) = pair_of(tmp_path, [0.0, 0.05], [0.01, 0.09], right)
+    assert pair.verdict == "near a guess" and pair.verdict_in_training == verdict
+    said = answer(QUESTION, [pair])
+    assert "near a guess at the lengths judged in 1; in training" in said and words in said
+    two = answer(QUESTION, [pair, pair])
+    assert "judged in 2; in training" in two and " in 2" in two.partition("in training ")[2]
+    *_, line, _, explained = pairs_table([pair], lambda text, place: text)
+    assert f"near a guess; {verdict} in training |" in line
+    columns = line.split(" | ")
+    assert [float(column) for column in columns[4:6]] == [2 * share - 1 for share in right]
+    assert explained.startswith("*In training*")
+
+
 def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
     (pair,) = pair_of(tmp_path / "none", [], [])
     assert answer(QUESTION, [pair]).startswith("Not known")
@@ -76,7 +108,7 @@ def test_what_was_not_run_has_its_command(tmp_path: Path) -> None:
     (half,) = pair_of(tmp_path / "half", [], [0.9, 0.8])
     assert not half.complete
     assert missing_table([half]) == []
-    line = pairs_table([half], link)[-1]
+    *_, line, _, _ = pairs_table([half], link)
     assert "not run: `" in line and "parity DeltaNet [0, 1]" in line and "0.850" in line
 
 

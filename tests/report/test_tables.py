@@ -13,6 +13,7 @@ from statetrack.report.tables import (
     by_operations,
     by_step,
     group_runs,
+    in_training,
     places,
     row,
 )
@@ -74,6 +75,15 @@ def test_trained_lengths_pool_answers_and_stop_at_the_longest_trained(tmp_path: 
     (group,) = group_runs([write_run(tmp_path, longer, scores(0.5))])
     right, asked = sum(range(2, 8)), sum(range(2, 10))
     assert row(group).trained == pytest.approx(2 * (right + 17 / 2) / asked - 1)
+
+
+def test_in_training_is_the_mean_of_its_last_tenth(tmp_path: Path) -> None:
+    rows = [Record(step, "train", "accuracy", 1.0 if step > 18 else 0.5) for step in range(1, 21)]
+    late, short = (
+        write_run(tmp_path / str(len(part)), parity(), part) for part in (rows, rows[:3])
+    )
+    none = write_run(tmp_path / "none", parity(), scores(0.5))
+    assert [in_training(run) for run in (late, short, none)] == [1.0, 0.0, None]
 
 
 def test_curves_by_length_have_a_band_over_seeds(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ Every number and every verdict is made from the runs, so that a new run changes 
 
 import dataclasses
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from statetrack.experiments.chomsky import SIGNED
 from statetrack.experiments.recipes import rebuilt
@@ -16,10 +18,14 @@ from statetrack.report.cells import Cell
 from statetrack.report.entries import MADE_IN
 from statetrack.report.figures import AXES_GREY, DPI, Picture, drawing
 from statetrack.report.page import METRICS
+from statetrack.report.tables import in_training
 from statetrack.runs.labels import label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.runs.selection import values_of
 from statetrack.runs.stored import Place
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "EXTENDED",
@@ -39,8 +45,8 @@ USUAL, EXTENDED = "[0, 1]", "[-1, 1]"
 LEAST = 0.02
 """Medians that are nearer to one another are told as equal."""
 GUESS = 0.1
-"""A pair whose best seed of either range is below it says nothing at the lengths it is judged at,
-however well it does at those of training."""
+"""A pair whose best seed of either range is below it says nothing at the lengths it is judged at;
+what can be said of it is said of training."""
 VERDICTS = ("better", "worse", "alike", "open", "near a guess", "one seed")
 
 
@@ -133,6 +139,11 @@ class Pair:
         """The numbers of all seeds, usual range first."""
         return _values(self.usual), _values(self.extended)
 
+    @cached_property
+    def learnt(self) -> tuple[list[float], list[float]]:
+        """The same of training itself: see `in_training`."""
+        return _learnt(self.usual), _learnt(self.extended)
+
     @property
     def complete(self) -> bool:
         return all(self.seeds)
@@ -140,31 +151,43 @@ class Pair:
     @property
     def difference(self) -> float:
         """Of the medians."""
-        assert self.usual.row is not None and self.extended.row is not None
-        assert self.usual.row.median is not None and self.extended.row.median is not None
-        return self.extended.row.median - self.usual.row.median
+        return _gap(*self.seeds)
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`.
+        """One of `VERDICTS`, of the lengths judged."""
+        return _verdict(*self.seeds)
 
-        `better` and `worse` are what all seeds agree on; `alike` are medians within `LEAST`, and
-        `open` is a wider gap where the seeds of both ranges overlap.
-        """
-        before, after = self.seeds
-        if min(len(before), len(after)) < 2:
-            return "one seed"
-        if max(*before, *after) < GUESS:
-            return "near a guess"
-        if abs(self.difference) < LEAST:
-            return "alike"
-        if min(after) > max(before):
-            return "better"
-        return "worse" if max(after) < min(before) else "open"
+    @property
+    def verdict_in_training(self) -> str:
+        """One of `VERDICTS`, of the lengths of training."""
+        return _verdict(*self.learnt)
+
+
+def _verdict(before: Sequence[float], after: Sequence[float]) -> str:
+    """`better` and `worse` are what all seeds agree on.
+
+    `alike` are medians within `LEAST`, and `open` is a wider gap where the seeds of both ranges
+    overlap.
+    """
+    if min(len(before), len(after)) < 2:
+        return "one seed"
+    if max(*before, *after) < GUESS:
+        return "near a guess"
+    if abs(_gap(before, after)) < LEAST:
+        return "alike"
+    if min(after) > max(before):
+        return "better"
+    return "worse" if max(after) < min(before) else "open"
 
 
 def _values(cell: Cell) -> list[float]:
     return [] if cell.group is None else values_of(cell.group.chosen, cell.group.metric)
+
+
+def _learnt(cell: Cell) -> list[float]:
+    chosen = [] if cell.group is None else cell.group.chosen
+    return [value for run in chosen if (value := in_training(run)) is not None]
 
 
 def pairs(tables: Mapping[str, Sequence[Cell]], question: Question) -> list[Pair]:
@@ -231,8 +254,7 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
         most = max(by[other], key=lambda pair: abs(pair.difference))
         said.append(f"It is the other way round in {len(by[other])}: {_in_words(most)}.")
     if by["near a guess"]:
-        count = len(by["near a guess"])
-        said.append(f"Near a guess in both ranges at the lengths judged, and so mute: {count}.")
+        said.append(_of_training(by["near a guess"]))
     if by["one seed"]:
         said.append(f"With one seed, too few to say: {len(by['one seed'])}.")
     if len(known) < len(found):
@@ -241,14 +263,49 @@ def answer(question: Question, found: Sequence[Pair]) -> str:
     return " ".join(said)
 
 
+IN_TRAINING = {
+    "better": f"every seed with {EXTENDED} is better",
+    "worse": f"every seed with {EXTENDED} is worse",
+    "open": "the medians are apart but the seeds overlap",
+    "alike": f"the medians are within {LEAST}",
+    "near a guess": "both are near a guess",
+    "one seed": "there is one seed",
+}
+
+
+def _of_training(found: Sequence[Pair]) -> str:
+    """What is said of pairs that are near a guess where they are judged."""
+    by = {name: [p for p in found if p.verdict_in_training == name] for name in IN_TRAINING}
+    alone = len(found) == 1
+    parts = [
+        words if alone else f"{words} in {len(by[name])}"
+        for name, words in IN_TRAINING.items()
+        if by[name]
+    ]
+    said = f"Both ranges are near a guess at the lengths judged in {len(found)}; "
+    said += f"in training {', '.join(parts)}"
+    apart = [*by["better"], *by["worse"], *by["open"]]
+    if not apart:
+        return f"{said}."
+    most = max(apart, key=lambda pair: abs(_gap(*pair.learnt)))
+    lead = "," if alone else "; the widest gap is"
+    return f"{said}{lead} {_between(most, *map(statistics.median, most.learnt))}."
+
+
+def _gap(before: Sequence[float], after: Sequence[float]) -> float:
+    """Between the medians."""
+    return statistics.median(after) - statistics.median(before)
+
+
 def _in_words(pair: Pair) -> str:
     before, after = pair.usual.row, pair.extended.row
     assert before is not None and after is not None
     assert before.median is not None and after.median is not None
-    return (
-        f"{pair.model} on {pair.task}: {before.median:z.3f} with {USUAL}, {after.median:z.3f} with "
-        f"{EXTENDED}"
-    )
+    return _between(pair, before.median, after.median)
+
+
+def _between(pair: Pair, before: float, after: float) -> str:
+    return f"{pair.model} on {pair.task}: {before:z.3f} with {USUAL}, {after:z.3f} with {EXTENDED}"
 
 
 Link = Callable[[str, Place], str]
@@ -261,9 +318,10 @@ def pairs_table(found: Sequence[Pair], link: Link) -> list[str]:
     lines = []
     if run:
         lines = [
-            f"| task | model | layers | scale | {USUAL} | {EXTENDED} | difference | seeds "
-            f"| steps × batch | every seed with {EXTENDED} is |",
-            "|---|---|--:|---|--:|--:|--:|--:|--:|---|",
+            f"| task | model | layers | scale | in training, {USUAL} | {EXTENDED} "
+            f"| judged, {USUAL} | {EXTENDED} | difference | seeds | steps × batch "
+            f"| every seed with {EXTENDED} is |",
+            "|---|---|--:|---|--:|--:|--:|--:|--:|--:|--:|---|",
         ]
     for pair in run:
         config = pair.extended.config
@@ -272,14 +330,28 @@ def pairs_table(found: Sequence[Pair], link: Link) -> list[str]:
             pair.model,
             str(config.model.backbone.num_layers),
             pair.scale,
+            *(f"{statistics.median(values):z.3f}" if values else "" for values in pair.learnt),
             *(_median(cell, link) for cell in (pair.usual, pair.extended)),
             f"{pair.difference:+.3f}" if pair.complete else "",
             " / ".join(str(len(values)) for values in pair.seeds),
             f"{config.steps:,} × {config.batch}",
-            pair.verdict if pair.complete else f"not run: `{_command(pair)}`",
+            _said(pair) if pair.complete else f"not run: `{_command(pair)}`",
         ]
         lines.append(_line(columns))
-    return lines
+    return [*lines, "", LEARNT] if lines else []
+
+
+LEARNT = (
+    "*In training* is the scaled accuracy of the last tenth of training, in sequences of its "
+    "lengths; *judged* is what the model is asked for, mostly on longer ones. Both are medians "
+    "over seeds."
+)
+
+
+def _said(pair: Pair) -> str:
+    if pair.verdict != "near a guess":
+        return pair.verdict
+    return f"near a guess; {pair.verdict_in_training} in training"
 
 
 def missing_table(found: Sequence[Pair]) -> list[str]:
@@ -317,37 +389,58 @@ def _command(pair: Pair) -> str:
 # -- the picture --------------------------------------------------------------------------------
 
 
+PANEL, GAP, MARGIN = 2.55, 0.2, 0.15
+LETTER = 0.05
+"""Inches: a panel, the space between two, the one at the edges, a letter of a name."""
+
+
 def pairs_picture(name: str, title: str, found: Sequence[Pair]) -> Picture | None:
     """A line for each pair, from the median with [0, 1] (a ring) to that with [-1, 1] (a dot).
 
-    Small ticks are the seeds. What was not run in both ranges is left out.
+    Small ticks are the seeds. On the left are numbers of training, on the right those of the
+    lengths judged. What was not run in both ranges is left out.
     """
     known = [pair for pair in found if pair.complete]
     if not known:
         return None
-    make, context = drawing()
-    height = 0.75 + 0.2 * len(known)
-    with context:
-        figure = make(figsize=(6.6, height), dpi=DPI)
-        axes = figure.add_axes((0.42, 0.42 / height, 0.55, (height - 0.75) / height))
-    for place, pair in enumerate(known):
-        before, after = pair.usual.row, pair.extended.row
-        assert before is not None and after is not None
-        colour = looks.colour_of(model_label(pair.extended.config, with_range=False)).light
-        assert before.median is not None and after.median is not None
-        axes.plot([before.median, after.median], [place, place], color=colour, linewidth=1.2)
-        for values in pair.seeds:
-            axes.plot(values, [place] * len(values), "|", color=AXES_GREY, markersize=6)
-        axes.plot(before.median, place, "o", mfc="white", mec=colour, markersize=6)
-        axes.plot(after.median, place, "o", color=colour, markersize=6)
-    names = [f"{pair.task}: {pair.model}, {pair.scale}" for pair in known]
-    axes.set_yticks(range(len(known)), names, fontsize=7)
-    axes.set_ylim(len(known) - 0.4, -0.6)
-    low = min(min(values) for pair in known for values in pair.seeds)
-    axes.set_xlim(min(-0.05, low - 0.03), 1.04)
-    axes.tick_params(axis="x", labelsize=8)
     metrics = sorted({METRICS[pair.extended.row.metric] for pair in known if pair.extended.row})
-    axes.set_xlabel(" or ".join(metrics), fontsize=8)
+    names = [f"{pair.task}: {pair.model}, {pair.scale}" for pair in known]
+    left = 2 * MARGIN + LETTER * max(map(len, names))
+    make, context = drawing()
+    width, height = left + 2 * PANEL + GAP + MARGIN, 0.85 + 0.2 * len(known)
+    shown = [
+        ("in training", "scaled accuracy", [pair.learnt for pair in known]),
+        ("judged", " or ".join(metrics), [pair.seeds for pair in known]),
+    ]
+    low = min(min(values) for pair in known for values in (*pair.learnt, *pair.seeds) if values)
+    with context:
+        figure = make(figsize=(width, height), dpi=DPI)
+        for column, (heading, measured, numbers) in enumerate(shown):
+            at = left + column * (PANEL + GAP)
+            box = (at / width, 0.42 / height, PANEL / width, (height - 0.85) / height)
+            axes = figure.add_axes(box)
+            for place, (pair, values) in enumerate(zip(known, numbers, strict=True)):
+                _draw_pair(axes, place, pair, values)
+            axes.set_yticks(range(len(known)), names if column == 0 else [], fontsize=7)
+            axes.set_ylim(len(known) - 0.4, -0.6)
+            axes.set_xlim(min(-0.05, low - 0.03), 1.04)
+            axes.tick_params(axis="x", labelsize=8)
+            axes.set_xlabel(measured, fontsize=8)
+            axes.set_title(heading, fontsize=9, loc="left", pad=3)
     said = f"ring: median with {USUAL}; dot: with {EXTENDED}; ticks: seeds"
-    figure.text(0.98, 1 - 0.05 / height, said, ha="right", va="top", fontsize=8)
+    figure.text(1 - MARGIN / width, 1 - 0.05 / height, said, ha="right", va="top", fontsize=8)
     return Picture(name, title, figure)
+
+
+def _draw_pair(
+    axes: "Axes", place: int, pair: Pair, numbers: tuple[Sequence[float], Sequence[float]]
+) -> None:
+    if not all(numbers):
+        return
+    colour = looks.colour_of(model_label(pair.extended.config, with_range=False)).light
+    before, after = map(statistics.median, numbers)
+    axes.plot([before, after], [place, place], color=colour, linewidth=1.2)
+    for values in numbers:
+        axes.plot(values, [place] * len(values), "|", color=AXES_GREY, markersize=6)
+    axes.plot(before, place, "o", mfc="white", mec=colour, markersize=6)
+    axes.plot(after, place, "o", color=colour, markersize=6)

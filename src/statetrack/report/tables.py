@@ -29,6 +29,7 @@ __all__ = [
     "exact_length",
     "group_of",
     "group_runs",
+    "in_training",
     "labels",
     "order",
     "places",
@@ -328,6 +329,17 @@ def within_training(run: StoredRun) -> float | None:
     if _faultless(config):  # the share that is faultless so far only falls: its last value
         return rows[max(rows)].value
     return _judge(config).scaled_accuracy(_pooled(rows.values()))
+
+
+def in_training(run: StoredRun) -> float | None:
+    """The scaled accuracy of training itself: the mean of the last tenth of its rows.
+
+    Unlike `within_training` it is about the task that is learnt, and about sequences that are as
+    long as those of training from the first token to the last.
+    """
+    rows = [r.value for r in run.records if (r.split, r.metric) == ("train", "accuracy")]
+    last = rows[-max(1, len(rows) // 10) :]
+    return run.config.learns.scaled_accuracy(statistics.mean(last)) if last else None
 
 
 def _test_rows(run: StoredRun) -> list[Record]:
