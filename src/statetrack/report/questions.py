@@ -22,7 +22,7 @@ from statetrack.report.tables import in_training
 from statetrack.runs.labels import label, model_label
 from statetrack.runs.selection import cell as cell_of
 from statetrack.runs.selection import values_of
-from statetrack.runs.stored import Place
+from statetrack.runs.stored import Place, StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,8 +186,13 @@ def _values(cell: Cell) -> list[float]:
 
 
 def _learnt(cell: Cell) -> list[float]:
+    return [value for value, _ in _runs_learnt(cell)]
+
+
+def _runs_learnt(cell: Cell) -> list[tuple[float, StoredRun]]:
+    """The runs whose numbers stand in the table, with those of training."""
     chosen = [] if cell.group is None else cell.group.chosen
-    return [value for run in chosen if (value := in_training(run)) is not None]
+    return [(value, run) for run in chosen if (value := in_training(run)) is not None]
 
 
 def pairs(tables: Mapping[str, Sequence[Cell]], question: Question) -> list[Pair]:
@@ -330,7 +335,7 @@ def pairs_table(found: Sequence[Pair], link: Link) -> list[str]:
             pair.model,
             str(config.model.backbone.num_layers),
             pair.scale,
-            *(f"{statistics.median(values):z.3f}" if values else "" for values in pair.learnt),
+            *(_median_in_training(cell, link) for cell in (pair.usual, pair.extended)),
             *(_median(cell, link) for cell in (pair.usual, pair.extended)),
             f"{pair.difference:+.3f}" if pair.complete else "",
             " / ".join(str(len(values)) for values in pair.seeds),
@@ -375,6 +380,15 @@ def _median(cell: Cell, link: Link) -> str:
     if cell.row is None or cell.row.median is None:
         return ""
     return link(f"{cell.row.median:z.3f}", cell.row.behind[1].records_at)
+
+
+def _median_in_training(cell: Cell, link: Link) -> str:
+    """Linked to the run in the middle."""
+    found = sorted(_runs_learnt(cell), key=lambda one: one[0])
+    if not found:
+        return ""
+    middle = statistics.median(value for value, _ in found)
+    return link(f"{middle:z.3f}", found[(len(found) - 1) // 2][1].records_at)
 
 
 def _command(pair: Pair) -> str:
