@@ -106,7 +106,7 @@ def test_demo_draws_what_it_measured(
     cells = {name: [cell.strip() for cell in rest if cell][:2] for name, *rest in lines}
     for group in group_runs(runs):  # the console and the page have one number each, the same
         found = row(group)
-        assert cells[found.model] == [f"{found.trained:z.3f}", f"{found.best:z.3f}"]
+        assert cells[found.model] == [f"{found.learnt:z.3f}", f"{found.best:z.3f}"]
 
 
 def refuse_to_write() -> None:

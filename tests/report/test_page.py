@@ -262,7 +262,7 @@ def test_missing_numbers_stay_missing(tmp_path: Path) -> None:
     write_run(tmp_path, parity(), [], finished=False, error="OSError: no space left")
     page = Page(render(build(read_runs([tmp_path]))))
     cells = page.numbers["DeltaNet [-1, 1]"]
-    for column in ("best", "median", "spread", "on trained lengths", "rate"):
+    for column in ("best", "median", "spread", "in training", "rate"):
         assert cells[column] == "–"
     assert cells["seeds"] == "0 (1 missing)"
     assert page.tables[-2][1][2] == "OSError: no space left"

@@ -62,19 +62,9 @@ def test_one_seed_has_no_spread_and_unfinished_runs_are_missing(tmp_path: Path) 
 def test_no_number_is_none(tmp_path: Path) -> None:
     (group,) = group_runs([write_run(tmp_path, parity(), [], finished=False)])
     found = row(group)
-    assert (found.best, found.median, found.spread, found.rate, found.trained) == (None,) * 5
+    assert (found.best, found.median, found.spread, found.rate, found.learnt) == (None,) * 5
     assert found.behind == ()
     assert by_length(group).points == () and by_step(group, "loss", "train").points == ()
-
-
-def test_trained_lengths_pool_answers_and_stop_at_the_longest_trained(tmp_path: Path) -> None:
-    """Trained to length 8, which is 7 bits; every shorter test word was right."""
-    (group,) = group_runs([write_run(tmp_path, parity(), scores(0.5))])
-    assert row(group).trained == 1.0
-    longer = parity(lengths=(3, 10))  # 9 bits: 2 to 7 right, half of the 8 + 9 answers too
-    (group,) = group_runs([write_run(tmp_path, longer, scores(0.5))])
-    right, asked = sum(range(2, 8)), sum(range(2, 10))
-    assert row(group).trained == pytest.approx(2 * (right + 17 / 2) / asked - 1)
 
 
 def test_in_training_is_the_mean_of_its_last_tenth(tmp_path: Path) -> None:
@@ -84,6 +74,11 @@ def test_in_training_is_the_mean_of_its_last_tenth(tmp_path: Path) -> None:
     )
     none = write_run(tmp_path / "none", parity(), scores(0.5))
     assert [in_training(run) for run in (late, short, none)] == [1.0, 0.0, None]
+    (group,) = group_runs([late, write_run(tmp_path / "1", parity(seed=1), rows[:3])])
+    assert row(group).learnt is None  # neither has a number in the table
+    rated = [*scores(0.5), *rows]
+    (group,) = group_runs([write_run(tmp_path / "rated", parity(), rated)])
+    assert row(group).learnt == 1.0
 
 
 def test_curves_by_length_have_a_band_over_seeds(tmp_path: Path) -> None:
@@ -141,7 +136,6 @@ def test_dense_tasks_are_judged_by_faultless_sequences(tmp_path: Path) -> None:
     (group,) = group_runs([write_run(tmp_path, config, rows)])
     found = row(group)
     assert (found.metric, found.best) == ("sequence_accuracy", 0.4)
-    assert found.trained == pytest.approx(1 - 7 / 20)  # length 8 is 7 bits
     assert [(p.x, p.middle) for p in by_length(group).points[:1]] == [(1.0, 0.95)]
 
 

@@ -39,18 +39,18 @@ def demo(*, seed: int = 0, out: Path = Path("demo"), workers: int = 2) -> int:
     """
     from statetrack.experiments import demo as recipe
     from statetrack.report import write_report
-    from statetrack.report.tables import within_training
+    from statetrack.report.tables import in_training
     from statetrack.runs.labels import model_label
 
     runs = _run_all(recipe.demo(seed), out, workers=workers, device="cpu")
     trained, tested = recipe.TRAINED_BITS, recipe.TESTED_BITS
     show.table(
         "Parity: scaled accuracy (0 is a guess, 1 a solution), by number of bits",
-        ["model", f"up to {trained}", f"{trained + 1} to {tested}", "time"],
+        ["model", f"in training, to {trained}", f"{trained + 1} to {tested}", "time"],
         [
             [
                 model_label(run.config),
-                show.number(within_training(run)),
+                show.number(in_training(run)),
                 show.number(run.last("scaled_accuracy")),
                 show.number(run.info.get("wall_s"), "{:.0f} s"),
             ]

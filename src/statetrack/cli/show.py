@@ -18,15 +18,23 @@ def number(value: float | None, form: str = "{:z.3f}") -> str:
     return "-" if value is None else form.format(value)
 
 
+NUMBER = ("", *"-–0123456789")
+"""How a number begins, or what is not there."""
+
+
 def table(title: str, columns: list[str], rows: Sequence[list[str]]) -> None:
-    """Columns as wide as they need to be: numbers are never cut, whatever the terminal."""
+    """Columns as wide as they need to be: numbers are never cut, whatever the terminal.
+
+    A column of numbers alone, with or without units, stands on the right.
+    """
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    numbers = [all(cell[:1] in NUMBER for cell in column) for column in zip(*rows, strict=True)]
     lines = [columns, ["-" * width for width in widths], *rows]
     print(title)
     for line in lines:
         cells = [
-            cell.ljust(width) if index < 2 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numbers, strict=True)
         ]
         print("  " + "  ".join(cells).rstrip())
 

@@ -38,7 +38,6 @@ __all__ = [
     "trained_tokens",
     "unique",
     "variant_of",
-    "within_training",
 ]
 
 MAX_BINS = 32
@@ -108,7 +107,7 @@ class Row:
     Attributes:
         task, model, metric, rate: as in `Group`.
         lengths: the lengths it is judged on.
-        trained: the median over seeds on the test words no longer than those trained on.
+        learnt: the median over seeds of `in_training`.
         best, median: over the seeds of that rate, on `lengths`.
         spread: the greatest less the least; one seed has none.
         seeds, missing: runs with a value at that rate, and runs of any rate without one.
@@ -123,7 +122,7 @@ class Row:
     metric: str
     rate: float | None
     lengths: tuple[int, int]
-    trained: float | None
+    learnt: float | None
     best: float | None
     median: float | None
     spread: float | None
@@ -293,7 +292,7 @@ def row(group: Group) -> Row:
     values = values_of(group.chosen, group.metric)
     ranked = group.ranked
     middle = (len(ranked) - 1) // 2
-    within = [v for run in group.chosen if (v := within_training(run)) is not None]
+    learnt = [v for run in group.chosen if (v := in_training(run)) is not None]
     lengths = group.config.evaluation.lengths
     assert lengths is not None
     return Row(
@@ -302,7 +301,7 @@ def row(group: Group) -> Row:
         metric=group.metric,
         rate=group.rate,
         lengths=lengths,
-        trained=statistics.median(within) if within else None,
+        learnt=statistics.median(learnt) if learnt else None,
         best=max(values, default=None),
         median=statistics.median(values) if values else None,
         spread=max(values) - min(values) if len(values) > 1 else None,
@@ -320,22 +319,10 @@ def exact_length(run: StoredRun) -> int | None:
     return None if audit is None else audit.horizon.exact_to.get(ALMOST_ALL)
 
 
-def within_training(run: StoredRun) -> float | None:
-    """The run's number on the test words no longer than those it was trained on."""
-    config, longest = run.config, trained_tokens(run.config)
-    rows = {r.length: r for r in _test_rows(run) if r.length is not None and r.length <= longest}
-    if not rows:
-        return None
-    if _faultless(config):  # the share that is faultless so far only falls: its last value
-        return rows[max(rows)].value
-    return _judge(config).scaled_accuracy(_pooled(rows.values()))
-
-
 def in_training(run: StoredRun) -> float | None:
     """The scaled accuracy of training itself: the mean of the last tenth of its rows.
 
-    Unlike `within_training` it is about the task that is learnt, and about sequences that are as
-    long as those of training from the first token to the last.
+    It is of the task that is learnt, and of sequences of the lengths that are trained on.
     """
     rows = [r.value for r in run.records if (r.split, r.metric) == ("train", "accuracy")]
     last = rows[-max(1, len(rows) // 10) :]
