@@ -45,6 +45,19 @@ def test_from_text_to_text(
     assert "the" in capsys.readouterr().out
 
 
+def test_nothing_to_validate_on_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus.write_text(tmp_path / "text")
+    folder = tmp_path / "shards"
+    command = f"lm tokenize {tmp_path / 'text'} --out {folder} --tokenizer bytes --workers 0"
+    assert main(words(command)) == 0
+    assert "no text is held out for validation: --hold-out" in capsys.readouterr().err
+    command = f"lm pretrain {folder} {SMALL} --steps 2 --log-every 1 --eval-every 1 --device cpu"
+    assert main(words(f"{command} --out {tmp_path}")) == 0
+    said = capsys.readouterr()
+    assert "validation  loss" not in said.out
+    assert "(length 32), with no text held out to validate it on, in " in said.err
+
+
 def test_a_config_of_another_run(
     shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

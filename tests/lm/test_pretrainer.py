@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from statetrack.lm import Manifest, PretrainConfig, PretrainOptimizerConfig
+from statetrack.lm import (
+    Manifest,
+    PretrainConfig,
+    PretrainEvaluationConfig,
+    PretrainOptimizerConfig,
+)
 from statetrack.lm.batches import Reader, rows_of
 from statetrack.lm.pretrainer import Pretrainer
 from statetrack.lm.sampler import Sampler
@@ -154,6 +159,16 @@ def test_a_good_loss_ends_the_run(manifest: Manifest) -> None:
     engine = Engine([corpus.config(manifest, stop_at=100.0)])
     list(engine)
     assert engine.solved == [True] and engine.step == 4
+
+
+def test_a_good_loss_needs_text_to_validate_on(tmp_path: Path, manifest: Manifest) -> None:
+    assert corpus.config(manifest).validates
+    short = PretrainEvaluationConfig(length=10**6)
+    assert not corpus.config(manifest, evaluation=short).validates
+    nothing = corpus.shards(tmp_path, hold_out=[])
+    assert not corpus.config(nothing).validates
+    with pytest.raises(ValueError, match="stop_at=1.0 is about the validation text"):
+        Engine([corpus.config(nothing, stop_at=1.0)])
 
 
 def spoil(one: Pretrainer, step: int, factor: float) -> None:

@@ -211,6 +211,13 @@ class PretrainConfig(RunDescription):
         return self.length, self.length
 
     @property
+    def validates(self) -> bool:
+        """Whether a domain of the validation text has a sequence of the length that is asked."""
+        length = self.evaluation.length or self.length
+        held_out = Manifest.read(self.data).splits.get("validation", {})
+        return any(sum(one.tokens for one in shards) > length for shards in held_out.values())
+
+    @property
     def metric(self) -> str:
         """What it is judged by: the smaller, the better."""
         return "loss"

@@ -444,6 +444,11 @@ def _checked(config: PretrainConfig) -> Manifest:
             f"the tokenizer of {config.data} has {manifest.vocab_size} tokens and the model knows "
             f"{config.model.vocab_size}: they do not belong together"
         )
+    if config.stop_at is not None and not config.validates:
+        raise ValueError(
+            f"stop_at={config.stop_at} is about the validation text, and {config.data} holds out "
+            "less than a sequence: `statetrack lm tokenize --hold-out-share 0.05` makes some"
+        )
     unknown = [name for name in config.mixture or () if name not in manifest.domains("train")]
     if unknown:
         raise ValueError(

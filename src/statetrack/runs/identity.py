@@ -61,6 +61,11 @@ class RunDescription(Config):
         """So many tokens of a sequence are read at a step; None where it is read whole."""
         return None
 
+    @property
+    def validates(self) -> bool:
+        """Whether there is anything that it can be validated on."""
+        return True
+
     def beside(self) -> dict[str, Any]:
         """What config.json says besides the config, for other readers of the folder."""
         return {}

@@ -185,9 +185,11 @@ def _described(config: Any) -> str:
     lengths = f"length {low}" if low == high else f"lengths {low} to {high}"
     if config.window is not None:
         lengths += f", in windows of {config.window}"
+    often = f"validated every {config.evaluation.every} steps,"
+    if not config.validates:
+        often = "with no text held out to validate it on,"
     return (
-        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), "
-        f"validated every {config.evaluation.every} steps,"
+        f"{_named(config)}: {config.steps} steps of {config.batch} sequences ({lengths}), {often}"
     )
 
 
