@@ -124,7 +124,8 @@ def test_the_command_writes_audits(
         ([str(trained), "--plot", "x.png"], "holds 2"),
         ([one, one, "--plot", "x.png"], "draws one model, not 2"),
         ([one, "--longest", "100"], "longest=100 must be at least 256"),
-        ([str(tmp_path)], "neither a run folder nor a compiled network"),
+        ([one, "--data", "text"], "--data is what a language model reads"),
+        ([str(tmp_path)], "neither a run folder nor a language model nor a compiled network"),
     ):
         assert main(["audit", *words]) == 2
         error = capsys.readouterr().err

@@ -257,3 +257,32 @@ def test_generate_keeps_to_a_machine(tmp_path: Path, capsys: pytest.CaptureFixtu
     words = ["lm", "generate", str(tmp_path), "--prompt", "x=", "--match", r"[0-9]+\.[0-9]"]
     assert main([*words, "--max-new-tokens", "9", "--device", "cpu"]) == 0
     assert re.fullmatch(r"x=[0-9]+\.[0-9]\n", capsys.readouterr().out)
+
+
+def test_audit_tells_of_heads(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.txt").write_text("f(x) = [1, 2, 3]\n" * 40)
+    command = ["audit", str(folder), "--data", str(tmp_path / "mine.txt"), "--device", "cpu"]
+    assert main([*command, "--plot", str(tmp_path / "heads.png")]) == 0
+    out = capsys.readouterr().out
+    assert "model, on 680 tokens of mine.txt" in out and "opening bracket" in out
+    found = json.loads((folder / "heads.json").read_text())
+    assert [(one["layer"], one["head"]) for one in found["heads"]] == [(1, i) for i in range(4)]
+    most = max(one["below_0"] for one in found["heads"])
+    rows = out.partition("Heads that are below 0 most often:")[2].splitlines()[3:7]
+    assert [row.split()[0] for row in rows] == ["1"] * 4 and f"{most:.1%}" in rows[0]
+    assert (tmp_path / "heads.png").stat().st_size > 1000
+    assert main(command[:2]) == 2
+    assert "has no held-out text of its own: give text with --data" in capsys.readouterr().err
+
+
+def test_audit_of_attention_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backbone = BackboneConfig(mixers=["Attention"], d_model=16, mlp_dim=16)
+    CausalLM(CausalLMConfig(vocab_size=256, backbone=backbone)).save(tmp_path / "model")
+    Text.of_bytes().save(tmp_path / "model" / "tokenizer.json")
+    (tmp_path / "mine.txt").write_text("a few words")
+    command = ["audit", str(tmp_path / "model"), "--data", str(tmp_path / "mine.txt")]
+    assert main([*command, "--plot", str(tmp_path / "heads.png")]) == 0
+    out = capsys.readouterr().out
+    assert "no layer of it has eigenvalues" in out and "No picture" in out

@@ -48,7 +48,7 @@ def test_compile_then_run_then_audit(
         (["compile", "(ab)*", "--out", "m", "--method", "diagnal"], "diagonal"),
         (["compile", "s5", "--out", "m", "--method", "diagonal"], "theorem 2"),
         (["run", "nowhere", "--word", "ab"], "nowhere"),
-        (["audit", "."], "neither a run folder nor a compiled network"),
+        (["audit", "."], "neither a run folder nor a language model nor a compiled network"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -43,6 +43,11 @@ def test_from_text_to_text(
     more = ["lm", "generate", str(folder), "--prompt", "the", "--max-new-tokens", "3"]
     assert main([*more, "--device", "cpu"]) == 0
     assert "the" in capsys.readouterr().out
+    for place in (folder, tmp_path):  # its held-out text, and the run found in its folder
+        assert main(["audit", str(place), "--device", "cpu"]) == 0
+        said = capsys.readouterr().out
+        assert "shards DeltaNet [-1, 1], seed 3, on " in said and "tokens of code" in said
+        assert f"Heads: {folder / 'heads.json'}" in said
 
 
 def test_nothing_to_validate_on_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,19 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from statetrack.experiments import language_heads
-from statetrack.experiments.language_heads import FIRST, HeadSettings, look_at_heads
+from statetrack.experiments.language_heads import (
+    FIRST,
+    HeadSettings,
+    held_out,
+    look_at_heads,
+    windows_of,
+)
 from statetrack.lm import Manifest, load_text
 from statetrack.lm.token_classes import CLASSES, class_of
 from statetrack.models import CausalLM
@@ -26,9 +33,17 @@ def build(low: float = -1.0) -> CausalLM:
     return CausalLM(config, generator=torch.Generator().manual_seed(1)).eval()
 
 
+def looked(
+    model: CausalLM, manifest: Manifest, settings: HeadSettings = SETTINGS
+) -> dict[str, Any]:
+    windows = held_out(manifest, settings)
+    text = load_text(manifest.folder)
+    return look_at_heads(model, text, windows, settings, end=manifest.end)
+
+
 def test_values_are_one_less_beta(manifest: Manifest) -> None:
-    model, text = build(), load_text(manifest.folder)
-    found = look_at_heads(model, text, manifest, SETTINGS)
+    model = build()
+    found = looked(model, manifest)
     assert [(one["layer"], one["head"]) for one in found["heads"]] == [
         (layer, head) for layer in (1, 2) for head in (0, 1)
     ]
@@ -66,10 +81,10 @@ def test_values_are_one_less_beta(manifest: Manifest) -> None:
 def test_very_many_heads_are_counted_together(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, text = build(), load_text(manifest.folder)
-    each = look_at_heads(model, text, manifest, SETTINGS)
+    model = build()
+    each = looked(model, manifest)
     monkeypatch.setattr(language_heads, "MOST_HEADS", 1)
-    together = look_at_heads(model, text, manifest, SETTINGS)
+    together = looked(model, manifest)
     assert each["heads"] and each["examples"]
     assert not together["heads"] and not together["examples"]
     for kind in ("all", "by_class", "by_domain", "tokens"):
@@ -80,13 +95,13 @@ def test_very_many_heads_are_counted_together(
 
 
 def test_no_head_of_the_usual_range_is_negative(manifest: Manifest) -> None:
-    found = look_at_heads(build(0.0), load_text(manifest.folder), manifest, SETTINGS)
+    found = looked(build(0.0), manifest)
     assert found["all"]["below_0"] == 0.0 and found["all"]["lowest"] >= 0.0
 
 
 def test_the_first_token_of_a_document_is_a_class(manifest: Manifest) -> None:
     long = dataclasses.replace(SETTINGS, length=300, windows=2)
-    found = look_at_heads(build(), load_text(manifest.folder), manifest, long)
+    found = looked(build(), manifest, long)
     from statetrack.lm.shards import Part
 
     ends = follows = 0
@@ -106,7 +121,24 @@ def test_the_first_token_of_a_document_is_a_class(manifest: Manifest) -> None:
 def test_too_little_text_is_told(manifest: Manifest) -> None:
     much = dataclasses.replace(SETTINGS, length=10**6)
     with pytest.raises(ValueError, match="no held-out text of 1000000 tokens"):
-        look_at_heads(build(), load_text(manifest.folder), manifest, much)
+        held_out(manifest, much)
+
+
+def test_text_of_ones_own_is_cut_like_shards(manifest: Manifest) -> None:
+    text = load_text(manifest.folder)
+    rows = windows_of(["ab", "cde" * 30], text, dataclasses.replace(SETTINGS, length=10))
+    assert [len(row) for row in rows] == [10, 10, 10]
+    assert rows[0].tolist()[:4] == [*text.encode("ab"), text.end, *text.encode("c")]
+    assert rows[-1].tolist() == [*text.encode("cdecdecde"), text.end]
+    (short,) = windows_of(["abc"], text, SETTINGS)
+    assert short.tolist() == [*text.encode("abc"), text.end]
+    with pytest.raises(ValueError, match="no text to read"):
+        windows_of([], text, SETTINGS)
+    found = look_at_heads(build(), text, {"mine": rows, "short": [short]}, SETTINGS, end=text.end)
+    assert found["tokens"] == {"mine": 30, "short": 4}
+    assert sum(one["count"] for one in found["heads"][0]["by_class"].values()) == 34
+    alone = look_at_heads(build(), text, {"mine": rows}, SETTINGS, end=None)
+    assert FIRST not in alone["by_class"]
 
 
 @pytest.mark.parametrize(

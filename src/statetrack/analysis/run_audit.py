@@ -41,15 +41,20 @@ Word = Int[Tensor, "_"]
 
 
 def to_audit(path: Path | str) -> list[Run]:
-    """The run in `path`; or of the runs below it the best of every cell, if it has its weights."""
+    """The run in `path`; or of the runs below it the best of every cell, if it has its weights.
+
+    Where no run of a cell has a number to be the best by, it is the first.
+    """
     runs = run_folders(path)
     if [run.folder for run in runs] == [Path(path)]:
         return runs
     cells: dict[str, list[Run]] = {}
     for run in runs:
         cells.setdefault(cell(run.config), []).append(run)
-    found = [best_run(members, members[0].config.metric) for members in cells.values()]
-    return [run for run in found if run is not None and run.has_weights]
+    found = [
+        best_run(members, members[0].config.metric) or members[0] for members in cells.values()
+    ]
+    return [run for run in found if run.has_weights]
 
 
 def audit_run(

@@ -4,12 +4,11 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from statetrack.cli.options import choose_device
+from statetrack.cli.options import by_name, choose_device
 
 if TYPE_CHECKING:
     from statetrack import lm
@@ -184,12 +183,12 @@ def evaluate(
         from statetrack.lm import harness
 
         names = harness.expect_tasks(names, task_data)
-    domains = {name: list(lm.read_documents(path)) for name, path in _labels(data or []).items()}
+    domains = {name: list(lm.read_documents(path)) for name, path in by_name(data or []).items()}
     for folder in folders:
         read_config(folder)  # so that the last one is not refused when the others are done
     place = choose_device(device)
     report = _Report(out, place)
-    for label, folder in _labels(folders).items():
+    for label, folder in by_name(folders).items():
         model = CausalLM.load(folder).to(place)
         text = lm.load_text(folder, model)
         for domain, texts in domains.items():
@@ -304,14 +303,6 @@ class _Report:
             table(
                 "Tasks of the lm-evaluation-harness, without examples in the prompt.", columns, rows
             )
-
-
-def _labels(paths: Sequence[Path]) -> dict[str, Path]:
-    """A short name for each path; the whole path where names are the same."""
-    names = [path.name for path in paths]
-    if len(set(names)) == len(names):
-        return dict(zip(names, paths, strict=True))
-    return {str(path): path for path in paths}
 
 
 def _show(done: int, of: int) -> None:

@@ -31,7 +31,7 @@ import torch
 
 from statetrack import lm
 from statetrack.experiments.language_control import can_be_negative, never_negative
-from statetrack.experiments.language_heads import HeadSettings, look_at_heads
+from statetrack.experiments.language_heads import HeadSettings, held_out, look_at_heads
 from statetrack.experiments.language_probes import (
     GENERATED,
     PROBES,
@@ -329,8 +329,9 @@ def _question(
     text = lm.load_text(run.folder)
     if question == "heads":
         heads = HeadSettings(length=config.length, windows=max(1, arguments.windows // 2))
+        windows = held_out(manifest, heads)
         return vars(heads), lambda model, _: look_at_heads(
-            model, text, manifest, heads, precision=precision
+            model, text, windows, heads, end=manifest.end, precision=precision
         )
     probes = dataclasses.replace(PROBE, steps=arguments.probe_steps, lr=arguments.probe_lr)
 

@@ -17,7 +17,7 @@ from statetrack.models import CausalLM
 from statetrack.models._tokens import evaluating
 from statetrack.training.precision import autocast
 
-__all__ = ["FIRST", "HeadSettings", "look_at_heads"]
+__all__ = ["FIRST", "HeadSettings", "held_out", "look_at_heads", "windows_of"]
 
 FIRST = "first of a document"
 """A class of its own, whatever the token is."""
@@ -53,22 +53,8 @@ class HeadSettings:
     bins: int = 40
 
 
-def look_at_heads(
-    model: CausalLM,
-    text: Text,
-    manifest: Manifest,
-    settings: HeadSettings,
-    *,
-    precision: str = "fp32",
-) -> dict[str, Any]:
-    """The lowest eigenvalue of A(x_t) in every head, on held-out text: plain JSON types.
-
-    The eigenvalue is that of DeltaNet's key, 1 - β; of other layers it is the one with the smallest
-    real part. Shares are of tokens. The pieces shown are the same for every model: they begin
-    behind the first newline in the middle of the first windows. A layer with more than `MOST_HEADS`
-    heads counts in the shares and has no head of its own to tell of; a model without transitions
-    has neither.
-    """
+def held_out(manifest: Manifest, settings: HeadSettings) -> dict[str, list[Tokens]]:
+    """Domain -> windows of its held-out text; those without one are left out."""
     windows = {
         name: Part(manifest, "validation", name).windows(settings.length, settings.windows)
         for name in manifest.domains("validation")
@@ -78,14 +64,52 @@ def look_at_heads(
         raise ValueError(
             f"{manifest.folder} has no held-out text of {settings.length} tokens in one domain"
         )
+    return windows
+
+
+def windows_of(texts: Iterable[str], text: Text, settings: HeadSettings) -> list[Tokens]:
+    """Windows at equal distances of texts that stand one behind the other, as shards have them.
+
+    Where there are fewer tokens than a window has, it is all of them.
+    """
+    end = [] if text.end is None else [text.end]
+    tokens = np.array([token for one in texts for token in [*text.encode(one), *end]])
+    if len(tokens) < 2:
+        raise ValueError("there is no text to read")
+    length = min(settings.length, len(tokens))
+    count = min(settings.windows, len(tokens) // length)
+    step = (len(tokens) - length) // max(1, count - 1)
+    return [tokens[place * step :][:length] for place in range(count)]
+
+
+def look_at_heads(
+    model: CausalLM,
+    text: Text,
+    windows: Mapping[str, Sequence[Tokens]],
+    settings: HeadSettings,
+    *,
+    end: int | None,
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """The lowest eigenvalue of A(x_t) in every head, on windows of text: plain JSON types.
+
+    `end` is the token that ends a document, if there is one.
+
+    The eigenvalue is that of DeltaNet's key, 1 - β; of other layers it is the one with the smallest
+    real part. Shares are of tokens. The pieces shown are the same for every model: they begin
+    behind the first newline in the middle of the first windows. A layer with more than `MOST_HEADS`
+    heads counts in the shares and has no head of its own to tell of; a model without transitions
+    has neither.
+    """
     device = model.embedding.weight.device
     with evaluating(model), autocast(device, precision):
         by_layer = lowest_on(
             model, [torch.from_numpy(row) for rows in windows.values() for row in rows]
         )
+    sizes = {name: sum(map(len, rows)) for name, rows in windows.items()}
     told = {
         "settings": vars(settings),
-        "tokens": {name: len(rows) * settings.length for name, rows in windows.items()},
+        "tokens": sizes,
     }
     if not by_layer:
         return told | {"heads": [], "examples": []}
@@ -94,8 +118,8 @@ def look_at_heads(
     places = [(number, head) for number, rows in few for head in range(len(rows))]
     values = [row for _, rows in few for row in rows]
     tokens = np.concatenate([row for rows in windows.values() for row in rows])
-    kinds = _kinds(tokens, windows, token_classes(text), manifest.end)
-    domains = np.repeat(list(windows), [len(rows) * settings.length for rows in windows.values()])
+    kinds = _kinds(tokens, windows, token_classes(text), end)
+    domains = np.repeat(list(sizes), list(sizes.values()))
     edges = np.linspace(-1, 1, settings.bins + 1)
     heads = [
         {"layer": layer, "head": head}
@@ -132,19 +156,23 @@ def look_at_heads(
 
 
 def _kinds(
-    tokens: Tokens, windows: Mapping[str, Sequence[Tokens]], classes: Sequence[str], end: int
+    tokens: Tokens,
+    windows: Mapping[str, Sequence[Tokens]],
+    classes: Sequence[str],
+    end: int | None,
 ) -> Tokens:
     """The number of every token's class."""
     number = {name: place for place, name in enumerate([*CLASSES, FIRST])}
     table = np.array([number[name] for name in classes])
-    kinds = table[tokens]
+    kinds: Tokens = table[tokens]
+    if end is None:
+        return kinds
     kinds[tokens == end] = number["end of document"]
     follows = [
         np.concatenate([[False], row[:-1] == end]) for rows in windows.values() for row in rows
     ]
     kinds[np.concatenate(follows)] = number[FIRST]
-    found: Tokens = kinds
-    return found
+    return kinds
 
 
 def _numbers(parts: Iterable[Values]) -> dict[str, Any]:

@@ -232,8 +232,10 @@ def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | 
     make, context = drawing()
     layers = max(one["layer"] for one in found["heads"])
     heads = max(one["head"] for one in found["heads"]) + 1
+    said = f"{label}: % of tokens with an eigenvalue below 0"
+    width = max(5.0, 1.0 + 0.55 * layers, 0.8 + 0.07 * len(said))
     with context:
-        figure = make(figsize=(max(5.0, 1.0 + 0.55 * layers), 0.95 + 0.34 * heads), dpi=DPI)
+        figure = make(figsize=(width, 0.95 + 0.34 * heads), dpi=DPI)
         axes = figure.subplots()
     figure.subplots_adjust(left=0.7 / figure.get_figwidth(), right=0.99, top=0.82, bottom=0.24)
     shares = [[math.nan] * layers for _ in range(heads)]
@@ -258,7 +260,7 @@ def heads_picture(name: str, found: Mapping[str, Any], label: str) -> Picture | 
     axes.set_yticks(range(heads), [str(i) for i in range(heads)], fontsize=8)
     axes.grid(visible=False)
     axes.set(xlabel="layer", ylabel="head")
-    axes.set_title(f"{label}: % of tokens with an eigenvalue below 0", fontsize=9, loc="left")
+    axes.set_title(said, fontsize=9, loc="left")
     return Picture(name, f"{label}: heads with negative eigenvalues", figure)
 
 
