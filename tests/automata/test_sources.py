@@ -94,6 +94,12 @@ def test_refused_texts(text: str, parts: tuple[str, ...]) -> None:
     assert "\n" not in message and all(part in message for part in parts), message
 
 
+def test_a_folder_is_no_regular_expression(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no table of a machine.*write regex:/"):
+        read(str(tmp_path))
+    assert read("a/b").alphabet == ("/", "a", "b")  # nothing of that name is there
+
+
 @pytest.mark.parametrize("text", ["s5", "machine:s5", "my.json", "regex:(aa)* over ab"])
 def test_only_a_bare_regex_takes_an_alphabet(text: str) -> None:
     with pytest.raises(ValueError, match="leave alphabet out"):

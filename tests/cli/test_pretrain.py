@@ -48,6 +48,10 @@ def test_from_text_to_text(
         said = capsys.readouterr().out
         assert "shards DeltaNet [-1, 1], seed 3, on " in said and "tokens of code" in said
         assert f"Heads: {folder / 'heads.json'}" in said
+    for command in ("certify", "polish"):
+        where = ["--out", str(tmp_path / "out")] if command == "polish" else []
+        assert main([command, str(folder), "--against", "parity", *where]) == 2
+        assert "is a run of the kind 'lm', which learns no task" in capsys.readouterr().err
 
 
 def test_nothing_to_validate_on_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

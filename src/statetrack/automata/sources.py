@@ -98,6 +98,11 @@ def source(text: str, alphabet: str | None = None) -> Source:
     if text.startswith(REGEX):
         return _regex(text.removeprefix(REGEX), alphabet)
     if not (text.startswith(MACHINE) or word.endswith(FILES) or is_name(word)):
+        if "/" in text and Path(text).exists():
+            raise ValueError(
+                f"{text} is no table of a machine, which would end in {', '.join(FILES)}; for the "
+                f"regular expression write {REGEX}{text}"
+            )
         if alphabet is None:
             _refuse_a_misspelling(text)
         return _regex(text, alphabet)

@@ -85,7 +85,10 @@ def _machine(run: Path, against: str | None) -> "Machine":
     from statetrack import tasks
     from statetrack.runs.folder import run_at
 
-    task = tasks.get(against) if against is not None else run_at(run).config.learns
+    config = run_at(run).config
+    if config.KIND != "tagger":
+        raise ValueError(f"{run} is a run of the kind {config.KIND!r}, which learns no task")
+    task = tasks.get(against) if against is not None else config.learns
     if task.machine is None:
         raise ValueError(f"task {task.name!r} has no machine; name one with --against")
     return task.machine

@@ -153,6 +153,8 @@ def test_incomplete_and_unknown_models_are_named(tmp_path: Path) -> None:
         convert.from_weights(theirs.config.to_dict(), more)
     with pytest.raises(ValueError, match="'lama' cannot be converted.*known are mamba, mamba2"):
         convert.from_weights({"model_type": "lama"}, {})
+    with pytest.raises(ValueError, match="no model_type, so it is none of mamba, mamba2"):
+        convert.from_weights({}, {})
     with pytest.raises(ValueError, match="no config.json"):
         convert.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[")

@@ -98,6 +98,8 @@ def _model(
 
 
 def _unknown(kind: Any, known: Any) -> str:
+    if kind is None:
+        return f"its config has no model_type, so it is none of {', '.join(known)}"
     return (
         f"models of type {kind!r} cannot be converted; {did_you_mean(str(kind), known)}known are "
         f"{', '.join(known)}"
