@@ -115,6 +115,21 @@ def test_changed_text_is_read_again(tmp_path: Path) -> None:
     assert "something else" in texts_in(again, "train", "code")
 
 
+def test_shards_of_other_domains_are_not_lost(tmp_path: Path) -> None:
+    first = corpus.shards(tmp_path)
+    code = sources_of([tmp_path / "text/code"])
+    with pytest.raises(ValueError, match="finished shards of prose, which would be lost"):
+        tokenize(code, tmp_path / "shards", tokenizer=corpus.with_end(), workers=0)
+    assert Manifest.read(first.folder).sha256 == first.sha256
+    assert all(first.folder.joinpath(f"{one.name}.bin").exists() for one in first.shards())
+    more = [
+        *sources_of([tmp_path / "text"], by_folder=True),
+        *sources_of([f"more={tmp_path}/text"]),
+    ]
+    again = tokenize(more, tmp_path / "shards", tokenizer=corpus.with_end(), workers=0)
+    assert again.domains("train") == ["code", "more", "prose"]
+
+
 @pytest.mark.slow
 def test_processes_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = corpus.shards(tmp_path / "alone")

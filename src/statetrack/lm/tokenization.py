@@ -10,7 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,9 @@ def tokenize(
 ) -> Manifest:
     """Writes the shards of `sources` to `out`; what an interrupted call has done is not done again.
 
+    Text that has changed since is read again. Finished shards of domains that are not among
+    `sources` are refused, since they would be lost.
+
     Args:
         tokenizer: one is trained on a sample of the text unless it is given: byte-level BPE with
             `vocab_size` tokens.
@@ -171,6 +174,7 @@ def tokenize(
     out = Path(out)
     (out / JOBS).mkdir(parents=True, exist_ok=True)
     with exclusive(out / JOBS / "lock"):
+        _expect_no_others(out, {source.domain for source in sources})
         jobs = _jobs(sources)
         path = out / TOKENIZER
         if tokenizer is not None:
@@ -209,6 +213,19 @@ def tokenize(
     if skipped:
         say(f"{len(skipped)} files are not UTF-8 and were left out, the first is {skipped[0]}")
     return manifest
+
+
+def _expect_no_others(out: Path, domains: Set[str]) -> None:
+    """Refuses to replace finished shards of other domains."""
+    if not (out / MANIFEST).exists():
+        return
+    there = Manifest.read(out)
+    others = {name for split in SPLITS for name in there.domains(split)} - domains
+    if others:
+        raise ValueError(
+            f"{out} holds the finished shards of {', '.join(sorted(others))}, which would be lost: "
+            "name their text, too, or give another folder"
+        )
 
 
 def _was_trained(out: Path, vocab_size: int) -> bool:
