@@ -122,10 +122,7 @@ def test_shards_of_other_domains_are_not_lost(tmp_path: Path) -> None:
         tokenize(code, tmp_path / "shards", tokenizer=corpus.with_end(), workers=0)
     assert Manifest.read(first.folder).sha256 == first.sha256
     assert all(first.folder.joinpath(f"{one.name}.bin").exists() for one in first.shards())
-    more = [
-        *sources_of([tmp_path / "text"], by_folder=True),
-        *sources_of([f"more={tmp_path}/text"]),
-    ]
+    more = sources_of([f"{name}={tmp_path}/text" for name in ("code", "more", "prose")])
     again = tokenize(more, tmp_path / "shards", tokenizer=corpus.with_end(), workers=0)
     assert again.domains("train") == ["code", "more", "prose"]
 

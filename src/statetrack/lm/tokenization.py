@@ -217,9 +217,10 @@ def tokenize(
 
 def _expect_no_others(out: Path, domains: Set[str]) -> None:
     """Refuses to replace finished shards of other domains."""
-    if not (out / MANIFEST).exists():
+    try:
+        there = Manifest.read(out)
+    except ValueError:  # nothing was finished there, or it is damaged
         return
-    there = Manifest.read(out)
     others = {name for split in SPLITS for name in there.domains(split)} - domains
     if others:
         raise ValueError(
