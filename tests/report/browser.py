@@ -17,6 +17,7 @@ SECTIONS = ["overview", "table", "lengths", "learning", "spectra", "runs", "miss
 SHOTS = {
     "report-overview": (1400, "light", "#overview?experiment=chomsky"),
     "report-lengths": (1400, "dark", "#lengths?experiment=chomsky&task=parity"),
+    "report-pretraining": (1400, "light", "#pretraining?q=0.02&model=DeltaNet"),
     "report-phone": (400, "light", "#spectra?experiment=chomsky&task=parity&range=[-1, 1]"),
 }
 """Name -> width, colour scheme and address."""

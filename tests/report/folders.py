@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statetrack.lm import PretrainConfig, PretrainOptimizerConfig
 from statetrack.runs import Record, Run
 from statetrack.runs.files import checksum_of
 from statetrack.runs.folder import config_file
 from statetrack.runs.identity import RunDescription
 from statetrack.training import RunConfig
+from tests.lm import corpus
 from tests.training import tiny
 
 
@@ -60,6 +62,37 @@ def puzzle_config(seed: int = 0) -> RunConfig:
     model = replace(tiny.model(), vocab_size=19, num_classes=2)
     settings = replace(parity().evaluation, task=None, lengths=(32, 32), test_lengths=None)
     return parity(seed, task="lights_out", model=model, lengths=(1, 16), evaluation=settings)
+
+
+def pretraining(
+    seed: int = 0, lr: float = 1e-2, data: str = "shards", low: float = -1.0
+) -> PretrainConfig:
+    """Of a small language model, 8 steps of 4 × 32 tokens."""
+    model = corpus.model(eigen_range=(low, 1.0))
+    optimizer = PretrainOptimizerConfig(lr=lr)
+    return corpus.config(
+        Path(data), model=model, data_sha256="ab" * 32, optimizer=optimizer, seed=seed
+    )
+
+
+def reports(last: float, *, steps: int = 8) -> list[Record]:
+    """What such a run reports every two steps: a loss that falls to `last`."""
+    rows = []
+    for step in range(2, steps + 1, 2):
+        loss = last + (8 - step) / 4
+        rows += [
+            Record(step, "train", "loss", loss),
+            Record(step, "train", "loss", loss - 0.5, domain="code"),
+            Record(step, "train", "grad_norm", 1.0 / step),
+            Record(step, "machine", "tokens_per_s", 1000.0 * step),
+            Record(step, "machine", "mfu", 0.1),
+            Record(step, "machine", "memory_gb", 2.0 + step),
+        ]
+        if step % 4 == 0:
+            rows.append(Record(step, "validation", "loss", loss + 1.0))
+            rows.append(Record(step, "validation", "loss", loss + 0.5, domain="code"))
+            rows.append(Record(step, "validation", "loss", loss + 1.5, domain="prose"))
+    return [*rows, Record(steps, "train", "spike", 9.0)]
 
 
 @dataclass(frozen=True, kw_only=True)

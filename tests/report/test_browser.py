@@ -13,7 +13,14 @@ from statetrack.report import write_report
 from statetrack.runs import Record, StoredRun
 from statetrack.training import run
 from tests.report.browser import SECTIONS, SHOTS, screenshot
-from tests.report.folders import parity, puzzle_config, scores, write_run
+from tests.report.folders import (
+    parity,
+    pretraining,
+    puzzle_config,
+    reports,
+    scores,
+    write_run,
+)
 from tests.training import tiny
 
 LOOKS = [
@@ -363,6 +370,48 @@ def test_without_script_the_tables_are_there(browser: Any, address: str) -> None
     assert page.locator("#numbers tbody tr").count() == 3
     assert "The plots need JavaScript" in page.inner_text("#lengths noscript")
     context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_language_models_have_a_section(
+    browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """It is read, searched and found without fault by axe; nothing is logged."""
+    runs = [
+        write_run(tmp_path / "runs", pretraining(seed, low=low), reports(2.0 + seed - low))
+        for seed in (0, 1)
+        for low in (-1.0, 0.0)
+    ]
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(write_report(runs, tmp_path / "report.html").as_uri())
+    assert visible(page) == [] and page.locator("#pretraining").is_visible()
+    assert page.locator('[role="tab"]').all_inner_texts() == ["Pretraining", "Runs"]
+    page.wait_for_selector("#pretraining .curve")
+    titles = page.locator("figure.block h3").all_inner_texts()
+    assert titles[:3] == ["shards: " + name for name in (
+        "training loss", "training loss, code", "validation loss"
+    )]  # fmt: skip
+    page.locator("#pretraining .panel").first.focus()
+    page.keyboard.press("End")
+    assert "step 8" in page.inner_text("#said")
+    assert "DeltaNet [0, 1]: 2.500 (2.000 to 3.000, 2 seeds)" in page.inner_text("#said")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    page.keyboard.press("Escape")  # the tip goes
+    found = axe.run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    page.fill("#q", "[0,")
+    assert page.locator("#pretrained tbody tr:visible").count() == 2
+    assert page.inner_text("#status") == "1 of 2 cells, 1 with runs"
+    page.click("#tab-runs")
+    assert page.locator("#runs details:visible").count() == 1
+    page.close()
+    assert said == []
 
 
 @pytest.mark.parametrize("name", SHOTS)

@@ -20,7 +20,7 @@ from statetrack.report.cells import Cell, all_cells, summary_rows
 from statetrack.report.chess import chess_picture, chess_tables
 from statetrack.report.entries import MADE_IN
 from statetrack.report.exact import ExactRow, exact_rows
-from statetrack.report.figures import Picture, curves_picture, spectrum_picture
+from statetrack.report.figures import Picture, curves_picture, slug, spectrum_picture
 from statetrack.report.language import Asked, differences, families, read_study
 from statetrack.report.language_figures import (
     differences_picture,
@@ -239,7 +239,7 @@ def _question_pages(
     kin = families(study)
     told, sign = differences(kin), differences(kin, "sign")
     by_position = [
-        position_picture(f"language-{_slug(layer)}-position", layer, kin, told, sign)
+        position_picture(f"language-{slug(layer)}-position", layer, kin, told, sign)
         for layer in dict.fromkeys(one.layer for one in kin)
     ]
     drawn = [differences_picture("language-differences", in_short(study))]
@@ -253,7 +253,7 @@ def _question_pages(
     images: dict[str, list[str]] = {}
     drawn = []
     for family, one in looked_at(study):
-        name = f"heads-{_slug(family.label)}"
+        name = f"heads-{slug(family.label)}"
         heads, called = one.answers["heads"], f"{family.label}, seed {one.seed}"
         squares = heads_picture(name, heads, called)
         text = examples_picture(f"{name}-text", heads, called)
@@ -476,7 +476,7 @@ def _curves(
         ]
         if not groups:
             continue
-        drawn = _task_pictures(f"{plan.folder}-{_slug(task)}", task, groups)
+        drawn = _task_pictures(f"{plan.folder}-{slug(task)}", task, groups)
         *first, last = [AGAINST[picture.name.rpartition("-")[2]] for picture in drawn]
         lines.append(f"\n{task}, against {', '.join(first)} and {last}:\n")
         for picture in drawn:
@@ -533,20 +533,11 @@ def _spectra(
             continue
         seen = spectrum(cell.group)
         assert seen is not None
-        name = f"{plan.folder}-{_slug(cell.config.learns.name)}-{_slug(cell.label)}-spectrum"
+        name = f"{plan.folder}-{slug(cell.config.learns.name)}-{slug(cell.label)}-spectrum"
         picture = spectrum_picture(name, seen, heading=f"{cell.config.learns.name}, {cell.label}")
         pictures[name] = picture
         lines.append(site.image(name, picture))
     return ["\nEigenvalues of A(x) of the best runs:\n", *lines] if lines else []
-
-
-def _slug(text: str) -> str:
-    """For file names; ranges keep their sign.
-
-    >>> _slug("DeltaNet [-1, 1] (5 layers)")
-    'deltanet-m1-1-5-layers'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("[-", "[m")).strip("-")
 
 
 # -- states -------------------------------------------------------------------------------------

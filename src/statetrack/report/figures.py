@@ -28,6 +28,7 @@ __all__ = [
     "curves_picture",
     "drawing",
     "line_style",
+    "slug",
     "spectrum_picture",
     "to_png",
     "to_svg",
@@ -294,6 +295,15 @@ def drawing() -> "tuple[type[Figure], Any]":
         import matplotlib
         from matplotlib.figure import Figure
     return Figure, matplotlib.rc_context(SETTINGS)
+
+
+def slug(text: str) -> str:
+    """For file names; ranges keep their sign.
+
+    >>> slug("DeltaNet [-1, 1] (5 layers)")
+    'deltanet-m1-1-5-layers'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("[-", "[m")).strip("-")
 
 
 def to_svg(picture: Picture) -> str:

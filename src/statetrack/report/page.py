@@ -6,7 +6,6 @@ Its tables are HTML. Its plots are drawn by its own script from numbers that sta
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -16,10 +15,12 @@ from urllib.parse import quote
 
 from statetrack._extras import needs
 from statetrack.experiments.plan import Plan
+from statetrack.lm import PretrainConfig
 from statetrack.report import looks
 from statetrack.report.entries import MADE_IN, Entry, entries
 from statetrack.report.exact import ExactRow
-from statetrack.report.figures import Picture, curves_picture, spectrum_picture
+from statetrack.report.figures import Picture, curves_picture, slug, spectrum_picture
+from statetrack.report.pretraining import MEASURES, Pretrained, pretrained
 from statetrack.report.spectra import Spectrum, spectrum
 from statetrack.report.tables import (
     Absent,
@@ -39,7 +40,8 @@ __all__ = ["METRICS", "Block", "Report", "address", "build", "data", "pictures",
 
 METRICS = {"scaled_accuracy": "scaled accuracy", "sequence_accuracy": "faultless sequences"}
 KIND = "tagger"
-"""The kind of run that has tables here; runs of other kinds are listed with their last numbers."""
+"""The kind of run that has cells here. Runs of language models have a section of their own, and
+runs of other kinds are listed with their last numbers."""
 
 NEAR, FAR = 0.05, 0.25
 """How far from the paper's number a cell may be to count as equal to it, and as far off."""
@@ -124,6 +126,7 @@ class Report:
         heat: the cells as tables, one for each experiment and scale.
         blocks: what is drawn.
         absent: runs that did not finish or have no number.
+        pretrained: language models.
         others: runs of kinds that have no table.
         exact: runs whose machine was extracted, and compiled.
         runs, finished: how many there are.
@@ -133,10 +136,22 @@ class Report:
     heat: tuple[HeatTable, ...]
     blocks: tuple[Block, ...]
     absent: tuple[Absent, ...]
+    pretrained: tuple[Pretrained, ...]
     others: tuple[OtherRun, ...]
     exact: tuple[ExactRow, ...]
     runs: int
     finished: int
+
+    @property
+    def models(self) -> list[tuple[int, Pretrained]]:
+        """The language models, with their places behind all entries."""
+        return list(enumerate(self.pretrained, len(self.entries)))
+
+    @property
+    def domains(self) -> list[str]:
+        """Kinds of text that some language model was validated on."""
+        lines = [line for one in self.pretrained for line in one.runs]
+        return sorted({name for line in lines for name in line.domains})
 
     @property
     def filled(self) -> list[tuple[int, Entry]]:
@@ -197,17 +212,24 @@ def build(
     found = entries(plans, shown, remarks or {})
     groups = [one.group for one in found if one.group is not None]
     members = {run.config.fingerprint: run for group in groups for run in group.runs}
-    others = tuple(_other(run) for run in runs if run.config.KIND != KIND)
+    models = pretrained([run for run in runs if isinstance(run.config, PretrainConfig)])
+    others = tuple(
+        _other(run)
+        for run in runs
+        if run.config.KIND != KIND and not isinstance(run.config, PretrainConfig)
+    )
+    apart = [*(line.run for one in models for line in one.runs), *(one.run for one in others)]
     lacking = {one.run: one for one in absent(groups)}
     return Report(
         entries=tuple(found),
         heat=tuple(_heat_tables(found)),
         blocks=tuple(_blocks(found)),
         absent=tuple(lacking.values()),
+        pretrained=tuple(models),
         others=others,
         exact=tuple(exact),
-        runs=len(members) + len(others),
-        finished=sum(run.finished for run in [*members.values(), *(one.run for one in others)]),
+        runs=len(members) + len(apart),
+        finished=sum(run.finished for run in [*members.values(), *apart]),
     )
 
 
@@ -282,17 +304,26 @@ def _other(run: StoredRun) -> OtherRun:
 
 def data(report: Report) -> dict[str, Any]:
     """The numbers of the plots, and what every cell is, for filters."""
-    facts = [_facts(one) for one in report.entries]
+    facts = [*map(_facts, report.entries), *map(_model_facts, report.pretrained)]
     values = {name: list(dict.fromkeys(fact[name] for fact in facts)) for name in FACETS}
     values["range"].sort(key=_by_range)
     members = [(i, drawn) for block in report.blocks for i, drawn in block.members.items()]
-    models = list(dict.fromkeys(one.model for one in report.entries))
+    every: list[Entry | Pretrained] = [*report.entries, *report.pretrained]
+    models = list(dict.fromkeys(one.model for one in every))
+    keys = sorted({name for one in report.pretrained for name in one.curves})
+    subjects = dict.fromkeys(one.subject for one in report.pretrained)
     return {
         "facets": {name: values[name] for name in FACETS},
         "facts": [[values[name].index(fact[name]) for name in FACETS] for fact in facts],
-        "labels": [one.label for one in report.entries],
-        "variants": [variant_of(one.label, one.config) for one in report.entries],
-        "words": [_words(one) for one in report.entries],
+        "labels": [one.label for one in every],
+        "variants": [
+            *(variant_of(one.label, one.config) for one in report.entries),
+            *(one.variant for one in report.pretrained),
+        ],
+        "words": [
+            *map(_words, report.entries),
+            *(f"{one.subject} {one.label}".lower() for one in report.pretrained),
+        ],
         "models": models,
         "dashes": {name: looks.dashes_of(_range_of(name)) for name in values["range"]},
         "blocks": [
@@ -303,7 +334,23 @@ def data(report: Report) -> dict[str, Any]:
                 "cells": list(block.members),
             }
             for block in report.blocks
+        ]
+        + [
+            {
+                "title": subject,
+                "metric": "loss",
+                "mark": None,
+                "cells": [i for i, one in report.models if one.subject == subject],
+            }
+            for subject in subjects
         ],
+        "pretraining": [
+            name for measure in MEASURES for name in keys if name.partition(":")[0] == measure.name
+        ],
+        **{
+            name: {i: _numbers(one.curves[name]) for i, one in report.models if name in one.curves}
+            for name in keys
+        },
         "length": {i: _numbers(drawn.by_length) for i, drawn in members if drawn.by_length.points},
         "operations": {
             i: _numbers(drawn.operations) for i, drawn in members if drawn.operations.points
@@ -330,6 +377,17 @@ def _facts(entry: Entry) -> dict[str, str]:
         "task": entry.task,
         "model": entry.model,
         "range": entry.between or NO_RANGE,
+    }
+
+
+def _model_facts(one: Pretrained) -> dict[str, str]:
+    return {
+        "experiment": NO_PLAN,
+        "scale": NO_PLAN,
+        "version": NO_PLAN,
+        "task": one.subject,
+        "model": one.model,
+        "range": one.between or NO_RANGE,
     }
 
 
@@ -398,10 +456,27 @@ def pictures(report: Report) -> list[Picture]:
     """Every plot of the page, for `figures.to_png` and `to_svg`."""
     found: list[Picture | None] = []
     for index, block in enumerate(report.blocks, 1):
-        slug = re.sub(r"[^a-z0-9]+", "-", block.title.lower()).strip("-")
-        name = f"{index}-{slug}" if slug else str(index)
+        name = "-".join(filter(None, (str(index), slug(block.title))))
         found += _block_pictures(block, name)
+    found += _model_pictures(report.pretrained)
     return [picture for picture in found if picture is not None]
+
+
+def _model_pictures(models: Sequence[Pretrained]) -> Iterable[Picture | None]:
+    for subject in dict.fromkeys(one.subject for one in models):
+        mine = [one for one in models if one.subject == subject]
+        for measure in MEASURES:
+            for name in sorted({name for one in mine for name in one.curves}):
+                kind, _, domain = name.partition(":")
+                if kind == measure.name:
+                    said = f"{measure.title}, {domain}" if domain else measure.title
+                    yield curves_picture(
+                        slug(f"pretraining-{subject}-{said}"),
+                        f"{subject}: {said}",
+                        [one.curves[name] for one in mine if name in one.curves],
+                        x_label="million tokens read",
+                        y_label=measure.unit,
+                    )
 
 
 def _block_pictures(block: Block, name: str) -> list[Picture | None]:

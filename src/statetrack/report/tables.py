@@ -8,6 +8,7 @@ from typing import Any
 
 from statetrack import tasks
 from statetrack.analysis.audit_file import ALMOST_ALL, read_audit
+from statetrack.lm import PretrainConfig
 from statetrack.report.paper import best_in_paper
 from statetrack.runs import Record, StoredRun
 from statetrack.runs.errors import reason_of
@@ -35,6 +36,7 @@ __all__ = [
     "places",
     "range_label",
     "row",
+    "thinned",
     "trained_tokens",
     "unique",
     "variant_of",
@@ -172,13 +174,13 @@ class Absent:
     reason: str
 
 
-def range_label(config: RunConfig) -> str | None:
+def range_label(config: RunConfig | PretrainConfig) -> str | None:
     """`[-1, 1]`, or `None` for a model without a range, or with several."""
     found = eigen_range(config)
     return None if found is None else f"[{found[0]:g}, {found[1]:g}]"
 
 
-def variant_of(label: str, config: RunConfig) -> str:
+def variant_of(label: str, config: RunConfig | PretrainConfig) -> str:
     """What a label of `labels` has beside model and range."""
     return label.removeprefix(model_label(config)).strip(" ()")
 
@@ -227,9 +229,9 @@ def order(config: RunConfig) -> tuple[Any, ...]:
     return (*place, backbone.d_model, goes_on, config.steps, config.to_json())
 
 
-def labels(configs: Sequence[RunConfig]) -> list[str]:
+def labels(configs: Sequence[RunConfig] | Sequence[PretrainConfig]) -> list[str]:
     """Model and range, and where that is not enough, a few settings that tell them apart."""
-    names = [(config.learns.name, model_label(config)) for config in configs]
+    names = [(config.subject, model_label(config)) for config in configs]
     settings = [_settings(config) for config in configs]
     found = []
     for name, mine in zip(names, settings, strict=True):
@@ -240,7 +242,7 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
     return found
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
+def _settings(config: RunConfig | PretrainConfig) -> dict[str, Any]:
     """All settings that tell cells apart, the options of equal layers once."""
     fields = config.to_dict()
     if config.parent is not None:  # another one for each seed; the model's label says that it is
@@ -249,7 +251,8 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     backbone["num_layers"] = len(backbone["mixers"])
     kinds = {json.dumps(mixer): mixer["options"] for mixer in backbone["mixers"]}
     backbone["mixers"] = {str(i): options for i, options in enumerate(kinds.values())}
-    return {name: value for name, value in _flat(fields).items() if name not in SHARED}
+    told = SHARED | type(config).IDLE
+    return {name: value for name, value in _flat(fields).items() if name not in told}
 
 
 def _telling(alike: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -439,7 +442,7 @@ def by_step(group: Group, metric: str, split: str) -> Curve:
         for r in run.records:
             if (r.split, r.metric, r.overall) == (split, metric, True):
                 columns.setdefault(r.step, []).append(r.value)
-    steps = _thinned(sorted(columns))
+    steps = thinned(sorted(columns))
     return _curve(group, [_point(float(step), f"step {step}", columns[step]) for step in steps])
 
 
@@ -448,7 +451,7 @@ def _curve(group: Group, points: Sequence[Point]) -> Curve:
     return Curve(group.label, tuple(points), len(group.chosen), *look)
 
 
-def _thinned(steps: list[int]) -> list[int]:
+def thinned(steps: list[int]) -> list[int]:
     stride = -(-len(steps) // MAX_STEPS) or 1
     return steps[::-1][::stride][::-1]
 
