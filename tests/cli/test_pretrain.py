@@ -1,12 +1,15 @@
 """`lm tokenize` and `lm pretrain`: from text to a model that writes, and mistakes in one line."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from statetrack.cli.app import main
-from statetrack.runs import Run
+from statetrack.lm import PretrainConfig
+from statetrack.runs import Record, Run
+from statetrack.sweep import Progress, progress
 from tests.lm import corpus
 
 SMALL = "--width 8 --layers 1 --option num_heads=2 --batch 4 --length 32 --precision fp32"
@@ -52,6 +55,28 @@ def test_from_text_to_text(
         where = ["--out", str(tmp_path / "out")] if command == "polish" else []
         assert main([command, str(folder), "--against", "parity", *where]) == 2
         assert "is a run of the kind 'lm', which learns no task" in capsys.readouterr().err
+
+
+def test_ctrl_c_saves_and_says_where(
+    shards: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Press(Progress):
+        """Presses Ctrl-C after the first report."""
+
+        def __call__(self, config: PretrainConfig, rows: list[Record]) -> None:
+            if rows:
+                signal.raise_signal(signal.SIGINT)
+
+    command = f"lm pretrain {shards} {SMALL} --steps 8 --log-every 2 --eval-every 8 --device cpu"
+    with monkeypatch.context() as patched:
+        patched.setattr(progress, "Progress", Press)
+        assert main(words(f"{command} --out {tmp_path}")) == 130
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "statetrack: stopped; saved at step 2 of 8, where the same command goes on"
+    assert main(words(f"{command} --out {tmp_path}")) == 0
 
 
 def test_nothing_to_validate_on_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

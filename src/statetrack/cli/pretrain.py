@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from statetrack.cli import show
 from statetrack.cli.options import Flag, choose_device
 
 if TYPE_CHECKING:
@@ -291,7 +292,11 @@ def pretrain(
             return 0
         with Progress() as progress:
             progress.begin([chosen], out)
-            finished = run(chosen, out, device=where, mirrors=mirrors, watcher=progress)
+            try:
+                finished = run(chosen, out, device=where, mirrors=mirrors, watcher=progress)
+            except KeyboardInterrupt:
+                folder = out / chosen.fingerprint
+                raise KeyboardInterrupt(show.stopped(folder, chosen.steps)) from None
     print(label(chosen))
     for name in ("train", "validation"):
         value = finished.last("loss", name)

@@ -3,8 +3,9 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-__all__ = ["LiveLine", "number", "picture", "table"]
+__all__ = ["LiveLine", "number", "picture", "stopped", "table"]
 
 LINE_S = 10.0
 """Where there is no terminal: the least time between two lines of progress."""
@@ -46,6 +47,16 @@ def picture(curve: Mapping[int, float], *, longest: int | None = None, width: in
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     for line in bars(curve, longest=longest, unicode=unicode, width=width):
         print(f"  |{line}|")
+
+
+def stopped(folder: Path, steps: int) -> str:
+    """What became of a run that was interrupted: what is there is looked at, not assumed."""
+    from statetrack.runs import checkpoints
+
+    saved = checkpoints.saved(folder)
+    if not saved:
+        return "stopped before the first checkpoint; the same command starts anew"
+    return f"stopped; saved at step {saved[0]} of {steps}, where the same command goes on"
 
 
 class LiveLine:

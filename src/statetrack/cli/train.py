@@ -221,7 +221,7 @@ def train(
                 chosen, out, device=where, mirrors=mirrors, watcher=progress, start=weights
             )
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_stopped(folder, chosen.steps)) from None
+            raise KeyboardInterrupt(show.stopped(folder, chosen.steps)) from None
     print(label(chosen))
     for split in ("validation", "test"):
         for metric in ("accuracy", "scaled_accuracy", "sequence_accuracy"):
@@ -248,16 +248,6 @@ def _way_out(config: "RunConfig") -> str:
     if dense not in tasks.available():
         return more
     return f"{more}; {dense} asks after every token and is learnt much sooner"
-
-
-def _stopped(folder: Path, steps: int) -> str:
-    """What became of a run that was interrupted: what is there is looked at, not assumed."""
-    from statetrack.runs import checkpoints
-
-    saved = checkpoints.saved(folder)
-    if not saved:
-        return "stopped before the first checkpoint; the same command starts anew"
-    return f"stopped; saved at step {saved[0]} of {steps}, where the same command goes on"
 
 
 def run_config(recipe: Recipe, start: Path | None = None) -> "RunConfig":
