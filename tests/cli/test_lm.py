@@ -269,6 +269,7 @@ def test_audit_tells_of_heads(
     assert "model, on 680 tokens of mine.txt" in out and "opening bracket" in out
     found = json.loads((folder / "heads.json").read_text())
     assert [(one["layer"], one["head"]) for one in found["heads"]] == [(1, i) for i in range(4)]
+    assert found["settings"]["data"] == [str(tmp_path / "mine.txt")]
     most = max(one["below_0"] for one in found["heads"])
     rows = out.partition("Heads that are below 0 most often:")[2].splitlines()[3:7]
     assert [row.split()[0] for row in rows] == ["1"] * 4 and f"{most:.1%}" in rows[0]

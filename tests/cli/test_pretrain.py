@@ -51,6 +51,10 @@ def test_from_text_to_text(
         said = capsys.readouterr().out
         assert "shards DeltaNet [-1, 1], seed 3, on " in said and "tokens of code" in said
         assert f"Heads: {folder / 'heads.json'}" in said
+    shards.rename(tmp_path / "moved")
+    assert main(["audit", str(folder), "--device", "cpu"]) == 2
+    assert "has no held-out text of its own" in capsys.readouterr().err
+    (tmp_path / "moved").rename(shards)
     for command in ("certify", "polish"):
         where = ["--out", str(tmp_path / "out")] if command == "polish" else []
         assert main([command, str(folder), "--against", "parity", *where]) == 2

@@ -3,9 +3,12 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statetrack.cli.options import by_name, choose_device
+
+if TYPE_CHECKING:
+    from statetrack.runs import Run
 
 __all__ = ["audit"]
 
@@ -148,7 +151,7 @@ def _audit_language(folder: Path, data: list[Path], plot: Path | None, device: s
             name: windows_of(lm.read_documents(path), text, settings)
             for name, path in by_name(data).items()
         }
-    elif run is not None and run.config.validates:
+    elif run is not None and _holds_out(run):
         manifest = lm.Manifest.read(run.config.data)
         windows, end = held_out(manifest, settings), manifest.end
     else:
@@ -156,11 +159,20 @@ def _audit_language(folder: Path, data: list[Path], plot: Path | None, device: s
     found = look_at_heads(model, text, windows, settings, end=end, precision=precision)
     _tell_heads(called, found)
     path = folder / ANSWERS["heads"]
-    about = {"settings": vars(settings), "precision": precision}
-    write_atomically(path, f"{json.dumps(about | found)}\n".encode())
+    read = {"data": list(map(str, data))} if data else {}
+    kept = found | {"settings": found["settings"] | read, "precision": precision}
+    write_atomically(path, f"{json.dumps(kept)}\n".encode())
     print(f"Heads: {path}")
     if plot is not None:
         _draw_heads(plot, called, found)
+
+
+def _holds_out(run: "Run") -> bool:
+    """Whether its text is still where it was, and some of it was held out."""
+    try:
+        return bool(run.config.validates)
+    except ValueError:
+        return False
 
 
 def _tell_heads(called: str, found: Mapping[str, Any]) -> None:
