@@ -18,6 +18,18 @@ def test_a_table_is_as_wide_as_its_cells(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
+def test_columns_of_numbers_stand_on_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        ["9b60", "1,526", "42 s", "-", "33.1%", "-0.5 to 7.1", "1e-05", "2 of 8"],
+        ["7", "2", "3 s", "0.1", "-", "-", "–", "8"],
+    ]
+    show.table("", [f"column {i}" for i in range(8)], rows)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "  7         " + "  ".join(
+        ["       2", "     3 s", "     0.1", "       -", "          -", "       –", "8"]
+    )
+
+
 def test_a_missing_number_is_missing() -> None:
     assert show.number(None) == "-" and show.number(-0.0001) == "0.000"
     assert show.number(12.4, "{:.0f} s") == "12 s"

@@ -192,7 +192,8 @@ def evaluate(
         model = CausalLM.load(folder).to(place)
         text = lm.load_text(folder, model)
         for domain, texts in domains.items():
-            print(f"{label} on {domain}: {len(texts)} texts", file=sys.stderr)
+            many = f"{len(texts)} text" + "s" * (len(texts) != 1)
+            print(f"{label} on {domain}: {many}", file=sys.stderr)
             tokens = [torch.tensor(text.encode(one)) for one in texts]
             kept = [one if length is None else one[: length + 1] for one in tokens if len(one) > 1]
             if not kept:
@@ -274,7 +275,7 @@ class _Report:
         rows = []
         for domain, models in self.texts.items():
             for model, one in models.items():
-                low, high = one.interval(-1) or (None, None)
+                between = one.interval(-1)
                 rows.append(
                     [
                         model,
@@ -284,7 +285,7 @@ class _Report:
                         number(one.bits_per_byte, "{:.4f}"),
                         str(one.ends[-1]),
                         number(one.loss[-1], "{:.4f}"),
-                        f"{number(low, '{:.3f}')} to {number(high, '{:.3f}')}",
+                        "-" if between is None else "{:.3f} to {:.3f}".format(*between),
                     ]
                 )
         columns = ["model", "text", "tokens", "perplexity", "bits/byte", "to", "loss there", "95 %"]

@@ -1,5 +1,6 @@
 """How results are printed: tables, numbers, pictures made of characters."""
 
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,8 @@ def number(value: float | None, form: str = "{:z.3f}") -> str:
     return "-" if value is None else form.format(value)
 
 
-NUMBER = ("", *"-–0123456789")
-"""How a number begins, or what is not there."""
+NUMBER = re.compile(r"[-–]?|[-+]?[\d,.]+(e[-+]?\d+)?( ?%| s| to [-+]?[\d.]+)?")
+"""A number, perhaps with a unit or as a range, or what is not there."""
 
 
 def table(title: str, columns: list[str], rows: Sequence[list[str]]) -> None:
@@ -29,7 +30,7 @@ def table(title: str, columns: list[str], rows: Sequence[list[str]]) -> None:
     A column of numbers alone, with or without units, stands on the right.
     """
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    numbers = [all(cell[:1] in NUMBER for cell in column) for column in zip(*rows, strict=True)]
+    numbers = [all(map(NUMBER.fullmatch, column)) for column in zip(*rows, strict=True)]
     lines = [columns, ["-" * width for width in widths], *rows]
     print(title)
     for line in lines:
