@@ -74,9 +74,10 @@ def test_a_finished_run_is_a_model(manifest: Manifest, tmp_path: Path) -> None:
 
 def test_the_report_lists_it_with_its_last_numbers(manifest: Manifest, tmp_path: Path) -> None:
     done = run(run_config(manifest, steps=2), tmp_path)
-    (listed,) = build(read_runs([tmp_path])).others
-    assert (listed.run.name, listed.kind) == (done.name, "lm")
-    assert dict(listed.numbers)["validation loss"] == done.last("loss")
+    report = build(read_runs([tmp_path]))
+    (line,) = report.pretrained[0].runs
+    assert line.run.name == done.name and report.others == ()
+    assert line.held_out == done.last("loss") is not None and set(line.domains) == {"code", "prose"}
 
 
 def die_at(points: int, root: Path, config: PretrainConfig) -> int:
