@@ -144,6 +144,21 @@ def test_interrupted_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert [run.error for run in find_runs(tmp_path)] == [None] * len(find_runs(tmp_path))
 
 
+def test_an_interrupt_while_a_worker_starts_comes_after() -> None:
+    """Also one that another thread takes: else the worker finds half of what it is sent."""
+    release, reached = threading.Event(), False
+    other = threading.Thread(target=release.wait, daemon=True)
+    other.start()
+    assert other.ident is not None
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), local._interrupts_kept_back():
+        signal.pthread_kill(other.ident, signal.SIGINT)
+        time.sleep(0.1)  # handlers run between two instructions of this thread
+        reached = True
+    release.set()
+    assert reached and signal.getsignal(signal.SIGINT) is before
+
+
 @needs_proc
 @pytest.mark.slow
 def test_interrupted_while_workers_start(tmp_path: Path) -> None:

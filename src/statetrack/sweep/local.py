@@ -166,16 +166,29 @@ class _Worker:
 
 @contextlib.contextmanager
 def _interrupts_kept_back() -> Iterator[None]:
-    """Processes started meanwhile never get SIGINT; one that is for this process comes after."""
+    """Processes started meanwhile never get SIGINT; one that is for this process comes after.
+
+    The mask is this thread's, and goes to the processes. Another thread may still take the signal,
+    and Python then runs the handler here: so it only takes note.
+    """
     if sys.platform == "win32":
         yield
         return
     resource_tracker.ensure_running()  # else it is started with the first process, and unblocks
+    noted: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    swaps = threading.current_thread() is threading.main_thread() and handler is not None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if swaps:
+        signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if swaps:
+            signal.signal(signal.SIGINT, handler)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def refuse_inside_a_worker() -> None:
