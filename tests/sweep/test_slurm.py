@@ -125,8 +125,8 @@ def test_slurm_loses_a_job(
             said("scancel", "--signal=USR2", job)
 
     config = LONG
-    if harm == "requeued":  # SLURM asks politely first, and submitit does not listen
-        config = dataclasses.replace(LONG, steps=2000)
+    if harm == "requeued":  # SLURM lets it go on for seconds, and asks politely, which it ignores
+        config = dataclasses.replace(LONG, steps=6000)
         whole = {config.fingerprint: outcome(run(config, tmp_path / "alone").folder)}
     killer = Once(tmp_path / "runs" / config.fingerprint, act)
     killer.start()
