@@ -97,6 +97,7 @@ def test_refused_texts(text: str, parts: tuple[str, ...]) -> None:
 def test_a_folder_is_no_regular_expression(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no table of a machine.*write regex:/"):
         read(str(tmp_path))
+    assert read("regex:a/b").alphabet == read(f"(a/b{'|a' * 3000})").alphabet == ("/", "a", "b")
     assert read("a/b").alphabet == ("/", "a", "b")  # nothing of that name is there
 
 

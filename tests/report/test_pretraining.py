@@ -21,14 +21,15 @@ def test_seeds_are_a_curve_and_every_run_is_a_line(tmp_path: Path) -> None:
     (one,) = pretrained(runs)
     assert (one.subject, one.label) == ("shards", "DeltaNet [-1, 1]")
     assert (one.model, one.between, one.variant) == ("DeltaNet", "[-1, 1]", "")
-    assert set(one.curves) == {
+    curves = {measure.name: curve for measure, curve in one.curves.items()}
+    assert set(curves) == {
         *("nats", "nats:code", "held", "held:code", "held:prose", "speed", "mfu", "memory", "norm")
     }
-    losses = one.curves["nats"].points
+    losses = curves["nats"].points
     assert [point.x for point in losses] == pytest.approx([s * 128 / 1e6 for s in (2, 4, 6, 8)])
     assert [point.where for point in losses] == [f"step {s}" for s in (2, 4, 6, 8)]
     assert [(p.low, p.middle, p.high) for p in losses][-1] == (2.0, 3.0, 4.0)
-    assert [p.middle for p in one.curves["held:prose"].points] == [5.5, 4.5]
+    assert [p.middle for p in curves["held:prose"].points] == [5.5, 4.5]
     for line, seed in zip(one.runs, (0, 1, 2), strict=True):
         assert line.run.config.seed == seed and line.step == 8 and line.spikes == 1
         assert (line.loss, line.held_out) == (2.0 + seed, 3.0 + seed)
@@ -72,8 +73,9 @@ def test_the_page_has_them_beside_the_cells(tmp_path: Path) -> None:
     found = json.loads(json.dumps(data(report)))
     assert found["labels"] == ["DeltaNet [-1, 1]"] * 2
     assert [block["cells"] for block in found["blocks"]] == [[0], [1]]
-    assert found["pretraining"][:3] == ["nats", "nats:code", "held"]
-    assert set(found["pretraining"]) <= set(found)
+    assert list(found["measures"])[:3] == ["nats", "nats:code", "held"]
+    assert set(found["measures"]) <= set(found)
+    assert found["measures"]["held:code"] == {"title": "validation loss, code", "close": True}
     curve = found["held:code"]["1"]
     assert curve["y"] == [4.0, 3.0] and curve["seeds"] == 2 and curve["low"] == [3.5, 2.5]
     drawn = [picture.name for picture in pictures(report)]

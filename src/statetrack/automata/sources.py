@@ -14,6 +14,7 @@ name: `transitions` (`Machine.from_dict`), `nfa` (`from_nfa`) or `mealy` (`from_
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,7 +99,7 @@ def source(text: str, alphabet: str | None = None) -> Source:
     if text.startswith(REGEX):
         return _regex(text.removeprefix(REGEX), alphabet)
     if not (text.startswith(MACHINE) or word.endswith(FILES) or is_name(word)):
-        if "/" in text and Path(text).exists():
+        if "/" in text and os.path.exists(text):  # of Path, a long text would be an OSError
             raise ValueError(
                 f"{text} is no table of a machine, which would end in {', '.join(FILES)}; for the "
                 f"regular expression write {REGEX}{text}"

@@ -1,14 +1,12 @@
 """The eigenvalues of what was trained or compiled."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from statetrack.cli.options import by_name, choose_device
-
-if TYPE_CHECKING:
-    from statetrack.runs import Run
 
 __all__ = ["audit"]
 
@@ -151,11 +149,13 @@ def _audit_language(folder: Path, data: list[Path], plot: Path | None, device: s
             name: windows_of(lm.read_documents(path), text, settings)
             for name, path in by_name(data).items()
         }
-    elif run is not None and _holds_out(run):
+    elif run is not None and run.config.validates:
         manifest = lm.Manifest.read(run.config.data)
         windows, end = held_out(manifest, settings), manifest.end
     else:
         raise ValueError(f"{folder} has no held-out text of its own: give text with --data")
+    count = sum(len(row) for rows in windows.values() for row in rows)
+    print(f"{called}: reading {count:,} tokens", file=sys.stderr, flush=True)
     found = look_at_heads(model, text, windows, settings, end=end, precision=precision)
     _tell_heads(called, found)
     path = folder / ANSWERS["heads"]
@@ -165,14 +165,6 @@ def _audit_language(folder: Path, data: list[Path], plot: Path | None, device: s
     print(f"Heads: {path}")
     if plot is not None:
         _draw_heads(plot, called, found)
-
-
-def _holds_out(run: "Run") -> bool:
-    """Whether its text is still where it was, and some of it was held out."""
-    try:
-        return bool(run.config.validates)
-    except ValueError:
-        return False
 
 
 def _tell_heads(called: str, found: Mapping[str, Any]) -> None:

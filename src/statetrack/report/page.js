@@ -324,21 +324,13 @@
   // -- plots -----------------------------------------------------------------------------------
 
   const KINDS = {
-    length: { x: "tokens read", y: (block) => block.metric, title: "against length", unit: [-0.1, 1.04] },
-    operations: { x: "operations since last shown", y: () => "accuracy", title: "accuracy against operations", unit: [-0.1, 1.04], log: true },
-    score: { x: "step", y: (block) => block.metric, title: "on the validation set", unit: [-0.1, 1.04] },
-    loss: { x: "step", y: () => "training loss", title: "training loss" },
-    dots: { x: "eigenvalue of A(x)", y: () => "share", title: "eigenvalues" },
-    nats: { x: "million tokens read", title: "training loss", close: true },
-    held: { x: "million tokens read", title: "validation loss", close: true },
-    speed: { x: "million tokens read", title: "tokens a second" },
-    mfu: { x: "million tokens read", title: "MFU" },
-    memory: { x: "million tokens read", title: "peak memory, GB" },
-    norm: { x: "million tokens read", title: "norm of the gradient, before clipping" },
+    length: { x: "tokens read", title: "against length", unit: [-0.1, 1.04] },
+    operations: { x: "operations since last shown", title: "accuracy against operations", unit: [-0.1, 1.04], log: true },
+    score: { x: "step", title: "on the validation set", unit: [-0.1, 1.04] },
+    loss: { x: "step", title: "training loss" },
+    dots: { x: "eigenvalue of A(x)", title: "eigenvalues" },
   };
-  /* A kind may be about one kind of text: nats:code. */
-  const about = (kind) => KINDS[kind.split(":")[0]];
-  const titleOf = (kind) => [about(kind).title, ...kind.split(":").slice(1)].join(", ");
+  for (const [name, measure] of Object.entries(data.measures)) KINDS[name] = { x: "million tokens read", ...measure };
   const MARKERS = ["", "circle", "square", "triangle", "diamond", "cross", "wedge", "plus"];
   const SMALL = [250, 165], LARGE = [720, 360];
   const EDGES = { small: [40, 14, 6, 30], large: [44, 20, 8, 38] };  // left, right, top, bottom
@@ -412,7 +404,7 @@
         if (kind === "dots") return `lowest real part ${curve.lowest === null ? "unknown" : number(curve.lowest)}`;
         return `${data.labels[i]} ends at ${number(curve.y[curve.y.length - 1])}`;
       });
-      return `${block.title}, ${this.title}, ${titleOf(kind)}: ${ends.join("; ")}. Arrow keys read it, plus and minus zoom.`;
+      return `${block.title}, ${this.title}, ${KINDS[kind].title}: ${ends.join("; ")}. Arrow keys read it, plus and minus zoom.`;
     }
     keys() {
       const list = element("ul", { class: "keys" });
@@ -458,7 +450,7 @@
       const domain = this.domain;
       const [width, height] = this.size;
       const [left, right, top, bottom] = EDGES[this.figure.wide ? "large" : "small"];
-      const log = about(kind).log;
+      const log = KINDS[kind].log;
       const f = log ? Math.log2 : (value) => value;
       const back = log ? (value) => 2 ** value : (value) => value;
       const [x0, x1] = domain.map(f);
@@ -483,10 +475,10 @@
         clip.append(drawn("rect", { class: "trained", x: s.x(0), y: s.top, width: Math.max(0, s.x(block.mark) - s.x(0)), height: s.bottom - s.top }));
       }
       const many = this.figure.wide ? 8 : 4;
-      const across = about(kind).log ? powers(...domain) : ticks(...domain, many);
+      const across = KINDS[kind].log ? powers(...domain) : ticks(...domain, many);
       for (const value of across) {
         parts.push(drawn("line", { class: "grid", x1: s.x(value), x2: s.x(value), y1: s.top, y2: s.bottom }));
-        parts.push(drawn("text", { x: s.x(value), y: s.bottom + (this.figure.wide ? 15 : 12), "text-anchor": "middle", text: about(kind).log && value === 0.5 ? "0" : short(value) }));
+        parts.push(drawn("text", { x: s.x(value), y: s.bottom + (this.figure.wide ? 15 : 12), "text-anchor": "middle", text: KINDS[kind].log && value === 0.5 ? "0" : short(value) }));
       }
       const up = this.logY ? [0.0001, 0.001, 0.01, 0.1, 1].filter((v) => v >= s.y0) : ticks(s.y0, s.y1, this.figure.wide ? 5 : 3);
       for (const value of up) {
@@ -500,7 +492,7 @@
       this.svg.replaceChildren(...parts, clip, this.over);
     }
     xName() {
-      if (this.figure.kind !== "dots") return about(this.figure.kind).x;
+      if (this.figure.kind !== "dots") return KINDS[this.figure.kind].x;
       return data.dots[this.members[0]].real ? "eigenvalue of A(x)" : "real part (up: imaginary)";
     }
     lines(clip) {
@@ -556,7 +548,7 @@
     /* What the curves say nearest to x. */
     readings(x) {
       const { kind } = this.figure;
-      const distance = about(kind).log ? (v) => Math.abs(Math.log2(v / x)) : (v) => Math.abs(v - x);
+      const distance = KINDS[kind].log ? (v) => Math.abs(Math.log2(v / x)) : (v) => Math.abs(v - x);
       return this.members.map((i) => {
         const curve = data[kind][i];
         let best = 0;
@@ -667,7 +659,7 @@
       this.all = this.whole();
       this.domain = zooms.get(this.id) || this.all;
       this.variants = [...new Set(members.map((i) => data.variants[i]))];
-      const heading = element("h3", { text: `${this.block.title}: ${kind === "length" || kind === "score" ? this.block.metric + " " : ""}${titleOf(kind)}` });
+      const heading = element("h3", { text: `${this.block.title}: ${kind === "length" || kind === "score" ? this.block.metric + " " : ""}${KINDS[kind].title}` });
       this.reset = element("button", { type: "button", text: "Whole range", disabled: true });
       this.reset.addEventListener("click", () => this.zoom(null));
       const nearer = element("button", { type: "button", text: "+", "aria-label": "Zoom in" });
@@ -692,7 +684,7 @@
       }
       const xs = this.members.flatMap((i) => data[this.kind][i].x);
       const mark = this.kind === "length" ? this.block.mark || 0 : 0;
-      if (about(this.kind).log) return [Math.min(...xs) / 1.15, Math.max(...xs) * 1.15];
+      if (KINDS[this.kind].log) return [Math.min(...xs) / 1.15, Math.max(...xs) * 1.15];
       return [0, Math.max(mark, ...xs) || 1];
     }
     heights(panel) {
@@ -711,9 +703,9 @@
           high = Math.max(high, (curve.high || curve.y)[n]);
         });
       }
-      const unit = about(this.kind).unit;
+      const unit = KINDS[this.kind].unit;
       if (unit) return [Math.min(unit[0], low - 0.05), unit[1]];
-      if (about(this.kind).close && high >= low) {
+      if (KINDS[this.kind].close && high >= low) {
         const room = 0.05 * (high - low) || 0.5;
         return [low - room, high + room];
       }
@@ -750,8 +742,8 @@
       this.redraw();
     }
     scale(part, middle) {
-      const f = about(this.kind).log ? Math.log2 : (v) => v;
-      const back = about(this.kind).log ? (v) => 2 ** v : (v) => v;
+      const f = KINDS[this.kind].log ? Math.log2 : (v) => v;
+      const back = KINDS[this.kind].log ? (v) => 2 ** v : (v) => v;
       const [a, b] = this.domain.map(f);
       const m = f(middle);
       const ends = [Math.max(this.all[0], back(m - (m - a) * part)), Math.min(this.all[1], back(m + (b - m) * part))];  // never beyond the whole
@@ -760,7 +752,7 @@
     asTable() {
       const { kind } = this;
       const head = (text) => element("th", { scope: "col", text });
-      const caption = element("caption", {}, element("span", { text: `${this.block.title}: ${titleOf(kind)}` }));
+      const caption = element("caption", {}, element("span", { text: `${this.block.title}: ${KINDS[kind].title}` }));
       const body = element("tbody");
       let heads;
       if (kind === "dots") {
@@ -770,7 +762,7 @@
             ...[layer, v, y.length ? y[k] : 0, share[k]].map((text) => element("td", { text }))));
         });
       } else {
-        heads = [about(kind).x, ...this.members.map((i) => data.labels[i])];
+        heads = [KINDS[kind].x, ...this.members.map((i) => data.labels[i])];
         const xs = [...new Set(this.members.flatMap((i) => data[kind][i].x))].sort((a, b) => a - b);
         for (const v of xs) {
           const row = element("tr", {}, element("th", { scope: "row" }));
@@ -835,7 +827,7 @@
 
   const plot = (place) => {
     const named = [place.dataset.kind, ...(place.dataset.also || "").split(" ").filter(Boolean)];
-    const kinds = place.dataset.kind === "pretraining" ? data.pretraining : named;
+    const kinds = place.dataset.kind === "pretraining" ? Object.keys(data.measures) : named;
     const known = cells.filter((i) => shown.has(i) && kinds.some((kind) => i in data[kind]));
     const off = (i) => state.off.has(`model:${fact(i, "model")}`) || state.off.has(`range:${fact(i, "range")}`);
     const nodes = [];

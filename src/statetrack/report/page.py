@@ -20,7 +20,7 @@ from statetrack.report import looks
 from statetrack.report.entries import MADE_IN, Entry, entries
 from statetrack.report.exact import ExactRow
 from statetrack.report.figures import Picture, curves_picture, slug, spectrum_picture
-from statetrack.report.pretraining import MEASURES, Pretrained, pretrained
+from statetrack.report.pretraining import Pretrained, measures_of, pretrained
 from statetrack.report.spectra import Spectrum, spectrum
 from statetrack.report.tables import (
     Absent,
@@ -310,7 +310,7 @@ def data(report: Report) -> dict[str, Any]:
     members = [(i, drawn) for block in report.blocks for i, drawn in block.members.items()]
     every: list[Entry | Pretrained] = [*report.entries, *report.pretrained]
     models = list(dict.fromkeys(one.model for one in every))
-    keys = sorted({name for one in report.pretrained for name in one.curves})
+    measures = measures_of(report.pretrained)
     subjects = dict.fromkeys(one.subject for one in report.pretrained)
     return {
         "facets": {name: values[name] for name in FACETS},
@@ -344,12 +344,14 @@ def data(report: Report) -> dict[str, Any]:
             }
             for subject in subjects
         ],
-        "pretraining": [
-            name for measure in MEASURES for name in keys if name.partition(":")[0] == measure.name
-        ],
+        "measures": {one.name: {"title": one.title, "close": one.by_domain} for one in measures},
         **{
-            name: {i: _numbers(one.curves[name]) for i, one in report.models if name in one.curves}
-            for name in keys
+            measure.name: {
+                i: _numbers(one.curves[measure])
+                for i, one in report.models
+                if measure in one.curves
+            }
+            for measure in measures
         },
         "length": {i: _numbers(drawn.by_length) for i, drawn in members if drawn.by_length.points},
         "operations": {
@@ -465,18 +467,14 @@ def pictures(report: Report) -> list[Picture]:
 def _model_pictures(models: Sequence[Pretrained]) -> Iterable[Picture | None]:
     for subject in dict.fromkeys(one.subject for one in models):
         mine = [one for one in models if one.subject == subject]
-        for measure in MEASURES:
-            for name in sorted({name for one in mine for name in one.curves}):
-                kind, _, domain = name.partition(":")
-                if kind == measure.name:
-                    said = f"{measure.title}, {domain}" if domain else measure.title
-                    yield curves_picture(
-                        slug(f"pretraining-{subject}-{said}"),
-                        f"{subject}: {said}",
-                        [one.curves[name] for one in mine if name in one.curves],
-                        x_label="million tokens read",
-                        y_label=measure.unit,
-                    )
+        for measure in measures_of(mine):
+            yield curves_picture(
+                slug(f"pretraining-{subject}-{measure.title}"),
+                f"{subject}: {measure.title}",
+                [one.curves[measure] for one in mine if measure in one.curves],
+                x_label="million tokens read",
+                y_label=measure.title,
+            )
 
 
 def _block_pictures(block: Block, name: str) -> list[Picture | None]:

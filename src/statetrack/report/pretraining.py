@@ -3,7 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statetrack.lm import PretrainConfig
 from statetrack.report.tables import Curve, Point, labels, range_label, thinned, variant_of
@@ -11,7 +11,7 @@ from statetrack.runs import Record, StoredRun
 from statetrack.runs.labels import model_label
 from statetrack.runs.selection import cell
 
-__all__ = ["MEASURES", "Measure", "Pretrained", "PretrainedRun", "key", "pretrained"]
+__all__ = ["MEASURES", "Measure", "Pretrained", "PretrainedRun", "measures_of", "pretrained"]
 
 
 @dataclass(frozen=True)
@@ -21,25 +21,24 @@ class Measure:
     Attributes:
         name: what the page's script calls it.
         split, metric: where the records have it.
-        title, unit: of the picture and of its y axis.
-        by_domain: whether it is told of every kind of text, too.
+        title: what it is, and in which unit.
+        by_domain: whether it is told of every kind of text, too, as losses are.
     """
 
     name: str
     split: str
     metric: str
     title: str
-    unit: str
     by_domain: bool = False
 
 
 MEASURES = (
-    Measure("nats", "train", "loss", "training loss", "nats a token", by_domain=True),
-    Measure("held", "validation", "loss", "validation loss", "nats a token", by_domain=True),
-    Measure("speed", "machine", "tokens_per_s", "speed", "tokens a second"),
-    Measure("mfu", "machine", "mfu", "MFU", "share of the device's matrix products"),
-    Measure("memory", "machine", "memory_gb", "peak memory", "GB"),
-    Measure("norm", "train", "grad_norm", "norm of the gradient", "before clipping"),
+    Measure("nats", "train", "loss", "training loss", by_domain=True),
+    Measure("held", "validation", "loss", "validation loss", by_domain=True),
+    Measure("speed", "machine", "tokens_per_s", "tokens a second"),
+    Measure("mfu", "machine", "mfu", "MFU"),
+    Measure("memory", "machine", "memory_gb", "peak memory, GB"),
+    Measure("norm", "train", "grad_norm", "norm of the gradient, before clipping"),
 )
 
 
@@ -78,7 +77,7 @@ class Pretrained:
         model, between, variant: as in `Curve`.
         rate: the learning rate.
         runs: finished or not.
-        curves: by `key`; those with fewer than two points are left out.
+        curves: those with fewer than two points are left out.
     """
 
     subject: str
@@ -88,12 +87,22 @@ class Pretrained:
     variant: str
     rate: float
     runs: tuple[PretrainedRun, ...]
-    curves: dict[str, Curve]
+    curves: dict[Measure, Curve]
 
 
-def key(measure: Measure, domain: str | None = None) -> str:
-    """What the page's script calls a measure of one kind of text."""
-    return measure.name if domain is None else f"{measure.name}:{domain}"
+def _about(measure: Measure, domain: str | None) -> Measure:
+    """The same of one kind of text."""
+    if domain is None:
+        return measure
+    name, title = f"{measure.name}:{domain}", f"{measure.title}, {domain}"
+    return replace(measure, name=name, title=title)
+
+
+def measures_of(models: Iterable[Pretrained]) -> list[Measure]:
+    """All that some model has a curve of, in the order of `MEASURES`, each with its domains."""
+    found = {measure for model in models for measure in model.curves}
+    order = [measure.name for measure in MEASURES]
+    return sorted(found, key=lambda one: (order.index(one.name.partition(":")[0]), one.name))
 
 
 def pretrained(runs: Iterable[StoredRun]) -> list[Pretrained]:
@@ -105,14 +114,14 @@ def pretrained(runs: Iterable[StoredRun]) -> list[Pretrained]:
     configs = [mine[0].config for mine in members]
     texts = _names([run.config for mine in members for run in mine])
     names = labels(configs)
+    kin = [(config.data_sha256, name) for config, name in zip(configs, names, strict=True)]
     told = []
     for config, name, mine in zip(configs, names, members, strict=True):
-        others = [
-            other.optimizer.lr
-            for other, same in zip(configs, names, strict=True)
-            if (same, other.data_sha256) == (name, config.data_sha256)
-        ]
-        label = name if len(others) == 1 else f"{name}, lr {config.optimizer.lr:g}"
+        label = (
+            f"{name}, lr {config.optimizer.lr:g}"
+            if kin.count((config.data_sha256, name)) > 1
+            else name
+        )
         told.append(_told(config, texts[config.data_sha256], label, mine))
     return sorted(told, key=lambda one: (one.subject, one.label))
 
@@ -133,7 +142,7 @@ def _told(
         range_label(config),
         variant_of(label, config).removeprefix(", "),
     )
-    curves = {}
+    curves: dict[Measure, Curve] = {}
     for measure in MEASURES:
         domains: set[str | None] = {None}
         if measure.by_domain:
@@ -141,7 +150,7 @@ def _told(
         for domain in sorted(domains, key=lambda name: name or ""):
             curve = _curve(config, runs, measure, domain, label, look)
             if len(curve.points) > 1:  # an archive may keep the last row alone
-                curves[key(measure, domain)] = curve
+                curves[_about(measure, domain)] = curve
     return Pretrained(subject, label, *look, config.optimizer.lr, tuple(map(_line, runs)), curves)
 
 

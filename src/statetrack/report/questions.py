@@ -294,7 +294,7 @@ def _of_training(found: Sequence[Pair]) -> str:
         return f"{said}."
     most = max(apart, key=lambda pair: abs(_gap(*pair.learnt)))
     lead = "," if alone else "; the widest gap is"
-    return f"{said}{lead} {_between(most, *map(statistics.median, most.learnt))}."
+    return f"{said}{lead} {_in_words(most, in_training=True)}."
 
 
 def _gap(before: Sequence[float], after: Sequence[float]) -> float:
@@ -302,14 +302,8 @@ def _gap(before: Sequence[float], after: Sequence[float]) -> float:
     return statistics.median(after) - statistics.median(before)
 
 
-def _in_words(pair: Pair) -> str:
-    before, after = pair.usual.row, pair.extended.row
-    assert before is not None and after is not None
-    assert before.median is not None and after.median is not None
-    return _between(pair, before.median, after.median)
-
-
-def _between(pair: Pair, before: float, after: float) -> str:
+def _in_words(pair: Pair, *, in_training: bool = False) -> str:
+    before, after = map(statistics.median, pair.learnt if in_training else pair.seeds)
     return f"{pair.model} on {pair.task}: {before:z.3f} with {USUAL}, {after:z.3f} with {EXTENDED}"
 
 
