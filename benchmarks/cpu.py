@@ -199,6 +199,16 @@ def slstm_ours(
     return build
 
 
+def convolution_ours(*size: int, backend: str = "auto") -> Callable[[], Call]:
+    def build() -> Call:
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            return ops.short_convolution(x, weight, activation="silu", backend=backend)[0]
+
+        return forward_backward(run, normal(*size, seed=0), normal(size[2], 4, seed=1))
+
+    return build
+
+
 # -- the list -----------------------------------------------------------------------------------
 
 
@@ -245,6 +255,13 @@ def works() -> list[Work]:
     for size in ((256, 40, 4, 32), (8, 256, 4, 64), (64, 64, 4, 128)):
         name = "slstm_scan B{} T{} H{} D{}".format(*size)
         who = {"ours": slstm_ours(*size), "ours torch": slstm_ours(*size, backend="torch")}
+        found.append(Work(name, who))
+    for size in ((256, 40, 96), (64, 40, 320), (8, 512, 512), (1, 2048, 1024)):
+        name = "short_convolution B{} T{} C{}".format(*size)
+        who = {
+            "ours": convolution_ours(*size),
+            "ours torch": convolution_ours(*size, backend="torch"),
+        }
         found.append(Work(name, who))
     return found
 

@@ -26,6 +26,8 @@ def runs() -> dict[str, Callable[[str], list[Tensor]]]:
     k, v = (torch.randn(3, 70, 2, 5, d, generator=g).requires_grad_() for d in (8, 6))
     beta = (2 * torch.rand(3, 70, 2, 5, generator=g)).requires_grad_()
     gate = torch.rand(3, 70, 5, generator=g).requires_grad_()
+    x = torch.randn(3, 33, 700, generator=g).requires_grad_()
+    taps = torch.randn(700, 4, generator=g).requires_grad_()
 
     def results(y: Tensor, wanted: list[Tensor]) -> list[Tensor]:
         return [y, *torch.autograd.grad(y.sin().sum(), wanted)]
@@ -42,6 +44,9 @@ def runs() -> dict[str, Callable[[str], list[Tensor]]]:
         ),
         "slstm_scan": lambda backend: results(
             ops.slstm_scan(gates, R, backend=backend)[0], [gates, R]
+        ),
+        "short_convolution": lambda backend: results(
+            ops.short_convolution(x, taps, activation="silu", backend=backend)[0], [x, taps]
         ),
     }
 

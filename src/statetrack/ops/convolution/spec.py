@@ -55,7 +55,7 @@ SPEC = register(
         inputs=Inputs,
         outputs=("y", "final_state"),
         empty=_empty,
-        backends=("reference", "torch", "triton"),
+        backends=("reference", "torch", "numba", "triton"),
         cut=Cut(_maps, latest),
         sequences=("x",),
     )
