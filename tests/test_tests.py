@@ -77,7 +77,6 @@ ELSEWHERE = {
     "runs/saving.py": "lm/test_pretraining.py",
     "experiments/signed_gates.py": "experiments/test_experiments.py",
     "experiments/summary.py": "report/test_committed.py",
-    "ops/_numba/functions.py": "ops/test_against_reference.py",
     "ops/_register.py": "ops/test_against_reference.py",
     "ops/_triton/rows.py": "ops/test_triton_interpreter.py",
     "ops/_two_level.py": "ops/test_against_reference.py",

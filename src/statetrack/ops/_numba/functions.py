@@ -21,7 +21,7 @@ ROUND = f32(1.5 * 2**23)
 LOG2_E = f32(1.4426950408889634)
 # ln 2 in two pieces, the first with so few digits that its product with the integer is exact
 LN2_HIGH, LN2_LOW = f32(0.693359375), f32(-2.12194440e-4)
-LOWEST, HIGHEST = f32(-87.33), f32(88.72)
+LOWEST, HIGHEST = f32(-87.33), f32(88.72283)
 
 
 def _inlined(function):
@@ -47,7 +47,7 @@ def log_sigmoid(x):
 
 @_inlined
 def _split_exp(x):
-    """e^x = (1 + q) · scale with scale a power of two and q = e^r - 1, |r| <= ln 2 / 2.
+    """e^x = (1 + q) · 2^k with q = e^r - 1, |r| <= ln 2 / 2; returns q and k.
 
     q = r + r² p(r), p of degree 5 through the Chebyshev points: relative error 5e-10.
     """
@@ -62,15 +62,22 @@ def _split_exp(x):
     p = p * r + f32(1.6666666682e-01)
     p = p * r + f32(5.0000000135e-01)
     q = p * (r * r) + r
-    exponent = np.float32(shifted).view(np.int32) + np.int32(127)
-    scale = np.int32(exponent << np.int32(23)).view(np.float32)
-    return q, scale
+    return q, k
+
+
+@_inlined
+def _power_of_two(k):
+    """2^k for an integer k of -126..127."""
+    exponent = np.float32(k + ROUND).view(np.int32) + np.int32(127)
+    return np.int32(exponent << np.int32(23)).view(np.float32)
 
 
 @_inlined
 def _exp32(x):
-    q, scale = _split_exp(x)
+    q, k = _split_exp(x)
+    scale = _power_of_two(k if k < f32(127.0) else f32(127.0))
     y = q * scale + scale
+    y = y + y if k > f32(127.0) else y  # 2^128 itself is no float32
     y = f32(0.0) if x < LOWEST else y
     return f32(np.inf) if x > HIGHEST else y
 
@@ -79,7 +86,8 @@ def _exp32(x):
 def _tanh32(x):
     """sign(x) (1 - w) / (1 + w) with w = e^{-2|x|}, and 1 - w without cancellation near 0."""
     size = min(abs(x), f32(20.0)) if x == x else x
-    q, scale = _split_exp(f32(-2.0) * size)
+    q, k = _split_exp(f32(-2.0) * size)
+    scale = _power_of_two(k)
     w_minus_1 = q * scale + (scale - f32(1.0))
     y = (f32(0.0) - w_minus_1) / (f32(2.0) + w_minus_1)
     return -y if x < f32(0.0) else y
