@@ -1,10 +1,12 @@
 """Compiled loops: any number of threads, calls from many, forks, no cache folder."""
 
+import os
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -116,3 +118,30 @@ def test_kernels_work_in_a_forked_process_and_without_a_cache_folder() -> None:
     command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_on_disk_is_compiled_again_when_functions_have_changed(tmp_path: Path) -> None:
+    """They are inlined, and numba looks at the kernel's own file alone."""
+    script = textwrap.dedent(
+        """
+        import sys
+        import torch
+        from statetrack import ops
+        from statetrack.ops._numba import compile
+        compile._FUNCTIONS = sys.argv[1]
+        ops.diagonal_scan(torch.zeros(1, 2, 1), torch.zeros(1, 2, 1), backend="numba")
+        from statetrack.ops.diagonal import numba as kernels
+        stats = kernels._forward_kernel.stats
+        print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+        """
+    )
+
+    def hits_and_misses(functions: str) -> list[str]:
+        command = [sys.executable, "-c", script, functions]
+        cache = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=cache)
+        return done.stdout.split()
+
+    assert hits_and_misses("old") == ["0", "1"]
+    assert hits_and_misses("old") == ["1", "0"]
+    assert hits_and_misses("new") == ["0", "1"]

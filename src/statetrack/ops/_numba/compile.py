@@ -6,11 +6,13 @@ fraction of the time of numba's own parallel loops, has no threading layer to co
 called from any number of threads at once.
 """
 
+import hashlib
 import inspect
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numba
 import torch
@@ -21,6 +23,7 @@ __all__ = ["arrays", "compiled", "share_out"]
 # Sums may be reordered and products fused, so that loops become vector code. NaN and infinity keep
 # their meaning, and zeros their sign.
 _FLAGS = {"contract", "reassoc"}
+_FUNCTIONS = hashlib.sha256(Path(__file__).with_name("functions.py").read_bytes()).hexdigest()
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -34,7 +37,11 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     try:
         kernel: Callable[..., None] = numba.njit(cache=True, **options)(function)
     except RuntimeError:
-        kernel = numba.njit(**options)(function)
+        return cast(Callable[..., None], numba.njit(**options)(function))
+    # Numba asks whether the kernel's own file has changed, not what is inlined from functions.py.
+    index: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if hasattr(index, "_source_stamp"):
+        index._source_stamp = (index._source_stamp, _FUNCTIONS)
     return kernel
 
 
