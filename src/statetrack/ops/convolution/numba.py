@@ -118,12 +118,11 @@ def _backward(
     given = arrays(x.dtype, x, weight, bias)
     rest = arrays(x.dtype, first, dy, dx, dweight, dbias, dfirst)
     share_out(_backward_kernel, _units(x), *given, inputs.use_silu, *rest)
-    none = x.new_empty(0)
     return (
         dx.to(inputs.x.dtype),
         per_group(dweight, groups).transpose(1, 2).to(inputs.weight.dtype),
-        none if inputs.bias is None else per_group(dbias, groups).to(inputs.bias.dtype),
-        none if inputs.initial_state is None else dfirst.to(inputs.initial_state.dtype),
+        x.new_empty(0) if inputs.bias is None else per_group(dbias, groups).to(inputs.bias.dtype),
+        x.new_empty(0) if inputs.initial_state is None else dfirst.to(inputs.initial_state.dtype),
     )
 
 
