@@ -92,6 +92,20 @@ def test_a_wrong_machine_is_never_certified() -> None:
     assert certify(tagger, other).exact == 0
 
 
+@torch.no_grad()
+def test_a_gate_of_zero_and_a_key_of_zero_are_bounded_too() -> None:
+    tagger, machine = tagger_for("counter_3")  # its resets have a gate
+    closed = copy.deepcopy(tagger)
+    closed.backbone.blocks[0].mixer.decay_proj.weight.mul_(1e4)  # type: ignore[union-attr, operator]
+    found = certify(closed, machine)
+    assert certify(tagger, machine).exact <= found.exact and 500 < found.stepwise <= found.exact
+    tagger, machine = tagger_for("z3")
+    layer = tagger.backbone.blocks[0].mixer
+    keys = layer.num_heads * layer.head_dim  # type: ignore[operator]
+    layer.qkv_proj.weight[keys : 2 * keys] = 0  # type: ignore[index, union-attr]
+    assert certify(tagger, machine).exact <= right_to(tagger, machine, 6) < 6
+
+
 def other_model(**changes: object) -> Tagger:
     fields = {"mixers": [("DeltaNet", {"num_heads": 1, "conv_size": 0})], "mlp": "none"}
     backbone = BackboneConfig(**({"d_model": 8} | fields | changes))  # type: ignore[arg-type]
@@ -132,6 +146,7 @@ def test_a_learnt_range_is_rounded_too() -> None:
         (lambda: other_model(mixers=[("DeltaNet", {"conv_size": 0})] * 2), "has 2 layers"),
         (lambda: other_model(mlp="swiglu", mlp_dim=4), "the model has an MLP"),
         (lambda: other_model(norm="layer"), "has layer norms"),
+        (lambda: other_model(first_norm=True), "has a norm before its block"),
         (lambda: other_model().to(torch.bfloat16), "float32 and float64"),
         (lambda: torch.nn.Identity(), "give a task or an alphabet"),
     ],

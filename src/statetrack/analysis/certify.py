@@ -219,6 +219,7 @@ class _Setting:
         rounding = rounding_of(model, factors, 2 * largest, u)
         front = slice(0, reading.num_before)
         inputs, step = rounding.inputs[front].sum(dim=0), rounding.step[front].sum(dim=0)
+        own = torch.zeros_like(inputs) if as_run else inputs
         return cls(
             factors=factors,
             delta=torch.tensor(graph.delta),
@@ -228,7 +229,7 @@ class _Setting:
             largest=largest,
             residual=(after - states[target]).flatten(2).norm(dim=2),
             rounding=rounding,
-            start=torch.stack([0 * inputs, step + inputs * (not as_run), inputs]),
+            start=torch.stack([torch.zeros_like(inputs), step + own, inputs]),
             as_run=as_run,
         )
 
@@ -245,7 +246,8 @@ class _Setting:
         The rounding of what is computed here comes on top.
         """
         inputs, step = self.rounding.inputs[place], self.rounding.step[place]
-        kinds = torch.stack([0 * step, step + inputs * (not self.as_run), inputs])
+        own = torch.zeros_like(inputs) if self.as_run else inputs
+        kinds = torch.stack([torch.zeros_like(step), step + own, inputs])
         return kinds + OWN * self.largest
 
     def in_chunks(self, kind: int, length: int) -> Float[Tensor, "heads"]:
@@ -388,15 +390,15 @@ def _linear_length(setting: _Setting, scored: _Scored, kind: int) -> int:
 
     def longer(bound: Tensor) -> Tensor:
         """After words of up to one letter more."""
-        after = factor * bound[source] + grows
+        before = bound[source]
+        after = torch.where(before.isinf(), before, factor * before + grows)  # a gate may be 0
         return bound.scatter_reduce(0, target[:, None].expand_as(after), after, "amax")
 
     def holds(bound: Tensor, length: int) -> bool:
         off = bound[target] + setting.in_chunks(kind, length)
-        reached = off.isfinite().all(dim=1)
-        off = off.clamp(min=0.0)
-        small = (off <= setting.largest).all(dim=1)
-        return bool((~reached | (small & scored.right(off, read))).all())
+        unreached = (off == -torch.inf).all(dim=1)
+        small = (off <= setting.largest).all(dim=1)  # false where a bound is no number
+        return bool((unreached | (small & scored.right(off.clamp(min=0.0), read))).all())
 
     bound = torch.full((len(setting.delta), len(setting.largest)), -torch.inf, dtype=grows.dtype)
     bound[0] = setting.start[kind]  # no word leads to the others yet

@@ -204,6 +204,8 @@ def one_layer(
             raise ValueError(f"the layer has {option}; this is about β that is a sigmoid alone")
     if block.norm_after:
         raise ValueError("the block has its norm after the layer; this is about norm='before'")
+    if tagger.backbone.first_norm is not None:
+        raise ValueError("the model has a norm before its block; this is about first_norm=False")
     reading = Reading(machine, (*front, *tokens), len(front), classes)
     return OneLayer(tagger, block, layer, reading)
 
