@@ -184,7 +184,11 @@ def test_regular_expressions(
 BAD_REGEX = [
     ("(ab", "ab", r"regex '\(ab' is malformed: .*"),
     ("*a", "ab", r"regex '\*a' is malformed: .*"),
-    ("a|", "ab", r"regex 'a\|' is malformed: .*"),
+    ("a|", "ab", r"regex 'a\|' is malformed: '\|' cannot appear at the end of a statement."),
+    ("a{2", "a2", r"regex 'a\{2' is malformed: '\{' has no partner"),
+    ("a{3,2}", "a", r"regex .* is malformed: of the two numbers .* the first is the smaller one"),
+    ("b(a|b){0}", "ab", r"regex .* repeats something no times, \{0\}: write \(\) in its place"),
+    ("a{,00}", "ab", r"regex .* repeats something no times, .*"),
     ("abc", "ab", "regex 'abc' uses 'c', which is not in the alphabet 'ab'"),
     ("c{3}", "ab", r"regex 'c\{3\}' uses 'c', which is not in the alphabet 'ab'"),
     (r"\d", "ab", r"regex .* uses '0', which is not in the alphabet 'ab'.*"),
@@ -528,6 +532,14 @@ def test_regular_classes_give_their_alphabet() -> None:
     assert read("[a-c]+").alphabet == ("a", "b", "c")
     assert read("[ax-z]y*").alphabet == ("a", "x", "y", "z")
     assert read(r"[0-1]+\.[01]").alphabet == (".", "0", "1")
+    for regex in ("^(aa)*", "(aa)*$"):
+        with pytest.raises(ValueError, match="leave out the"):
+            read(regex)
+    assert Machine.from_regex(r"a{0,1}\{0\}[{0}]", "a{}0").accepts("{0}0")
+    assert Machine.from_regex("a$", "a$").accepts("a$")
+    assert read("[0-1]+[.+*]").alphabet == ("*", "+", ".", "0", "1")
+    assert read("[(|)]*[^.] over (|).").accepts("(()|")
+    assert not read("[(|)]*[^.] over (|).").accepts("().")
     for regex in ("[^a]b", r"\w+"):
         with pytest.raises(ValueError, match="--alphabet abc"):
             read(regex)

@@ -36,6 +36,11 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
     given, alphabet = regex, [letter.translate(_STAND_INS) for letter in alphabet]
     regex = _with_stand_ins(regex)
     _check_size(regex)
+    nothing = re.search(r"\{(0+|0*,0+)\}", regex)
+    if nothing:  # automata-lib takes it for at most one
+        raise ValueError(
+            f"regex {given!r} repeats something no times, {nothing[0]}: write () in its place"
+        )
     with needs("a regular expression", "automata-lib", "automata"):
         from automata.base.exceptions import AutomatonException, RegexException
         from automata.fa.nfa import NFA
@@ -61,11 +66,17 @@ def regex_table(regex: str, alphabet: Sequence[str]) -> tuple[list[list[int]], l
 
 
 def _with_stand_ins(regex: str) -> str:
-    return re.sub(
+    """Operators that are letters: those behind a backslash, and all in a class but a first ^."""
+    escaped = re.sub(
         r"\\(.)",
         lambda found: found[1].translate(_STAND_INS) if found[1] in OPERATORS else found[0],
         regex,
         flags=re.DOTALL,
+    )
+    return re.sub(
+        r"(?<=\[)(\^?)([^\]\\]*)(?=\])",
+        lambda found: found[1] + found[2].translate(_STAND_INS),
+        escaped,
     )
 
 
@@ -79,6 +90,11 @@ def letters_of(regex: str) -> str:
     ('ab', 'abcx', '.ab')
     """
     given, regex = regex, _with_stand_ins(regex)
+    if regex.startswith("^") or regex.endswith("$"):
+        raise ValueError(
+            f"regex {given!r} is about whole words as it is: leave out the ^ before it and the $ "
+            "behind it; for letters of these names give its alphabet"
+        )
     found: set[str] = set()
     for inside in re.findall(r"\[([^\]]*)\]", regex):
         if inside.startswith("^") or not inside:
@@ -170,6 +186,10 @@ def _regex_message(given: str, regex: str, alphabet: Sequence[str], error: BaseE
                 "is a letter"
             )
     reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    if "upper_bound" in reason:
+        reason = "of the two numbers of a repetition the first is the smaller one"
+    reason = re.sub(r"state \d+ has invalid transition symbol (.)", r"'\1' has no partner", reason)
+    reason = re.sub(r"<(?:\w+: )?(.+?)>", r"\1", reason)  # of automata-lib's own classes
     return f"regex {given!r} is malformed: {reason.translate(_BACK)}"
 
 
