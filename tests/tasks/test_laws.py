@@ -43,6 +43,13 @@ def test_lengths(name: str, train: tuple[int, int], evaluation: tuple[int, int],
         assert looks_uniform(counts[low::step])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_and_classes_have_names_of_their_own(name: str) -> None:
+    task = tasks.get(name)
+    assert len(set(task.token_names)) == task.vocab_size
+    assert len(set(task.class_names)) == task.num_classes or task.labels is not None
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in APPLIED])
 @pytest.mark.parametrize(("batch", "longest", "shortest"), [(3, 40, 5), (1, 30, 30), (50, 70, 40)])
 def test_a_batch_is_as_wide_as_its_longest_sequence(

@@ -1,6 +1,6 @@
 """Selective copying: sixteen letters among blanks, then sixteen markers that ask for them in order.
 
-    a _ _ c b _ | m m m        ->  a c b
+    a _ _ c b _ | ? ? ?        ->  a c b
 
 Length counts the tokens before the markers, letters and blanks.
 """
@@ -15,7 +15,7 @@ __all__ = ["selective_copying"]
 
 LETTERS = 16
 """As many kinds of them as there are in a sequence."""
-TOKENS = ("[PAD]", "_", "m", *"abcdefghijklmnop")
+TOKENS = ("[PAD]", "_", "?", *"abcdefghijklmnop")
 PAD, BLANK, MARKER, FIRST = 0, 1, 2, 3
 TRAIN, EVALUATE = LengthRange(64, 256), LengthRange(4096, 4096)
 
