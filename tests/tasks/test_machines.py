@@ -133,6 +133,10 @@ def test_alphabets_of_regexes() -> None:
     assert wider.token_names == ("a", "b", "PAD") and wider.name != "regex:(aa)*"
 
 
+def _parity(**lengths: LengthRange) -> tasks.Task:
+    return tasks.from_machine(named("parity"), **lengths)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -142,6 +146,8 @@ def test_alphabets_of_regexes() -> None:
         (lambda: tasks.get("regex:(a|b)*"), "nothing to learn"),
         (lambda: tasks.from_machine(named("parity"), sink_probability=1.5), "0..1"),
         (lambda: tasks.get("machine:counter5"), "counter_5"),
+        (lambda: _parity(train_lengths=LengthRange(0, 5)), "train_lengths .* must be two whole"),
+        (lambda: _parity(eval_lengths=LengthRange(5, 3)), "eval_lengths .* must be two whole"),
     ],
 )
 def test_refused(make, message: str) -> None:

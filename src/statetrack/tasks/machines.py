@@ -89,6 +89,12 @@ def from_machine(
     """
     if not 0 <= sink_probability <= 1:
         raise ValueError(f"sink_probability {sink_probability} is out of range 0..1")
+    for which, lengths in (("train_lengths", train_lengths), ("eval_lengths", eval_lengths)):
+        if not _is_range(lengths):
+            raise ValueError(
+                f"{which} {tuple(lengths)} must be two whole numbers, the least, from 1, and the "
+                "greatest"
+            )
     values, output = np.unique(machine.outputs, return_inverse=True)
     output = output.reshape(-1).astype(np.int64)
     if len(values) == 1:
