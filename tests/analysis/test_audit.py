@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from statetrack.analysis import audit
 from statetrack.automata import Machine, groups, read
-from statetrack.compiler import compile
+from statetrack.compiler import check, compile
 from statetrack.layers import DeltaNet, DeltaProduct, Diagonal
 from statetrack.models import BackboneConfig, Tagger, TaggerConfig
 
@@ -174,6 +174,17 @@ def test_e3_three_factors_in_0_1_meet_theorem_1_weakly_only() -> None:
     found = audit(layer, torch.eye(3)[None, :1])
     assert found.theorem1.weak and not found.theorem1.strong
     assert found.layers[0].eigenvalues.flat[0].real == pytest.approx(0.072, abs=1e-3)
+
+
+@pytest.mark.parametrize(("regex", "order"), [("(abab)*", 2), ("(ababab)*", 3)])
+def test_e9_a_word_can_turn_where_no_letter_does(regex: str, order: int) -> None:
+    """So the theorems, which are about one letter, are not met, and the network is right."""
+    network = compile(read(regex), "one-layer")
+    found = audit(network)
+    assert check(network).errors == 0
+    assert set(np.unique(found.layers[0].eigenvalues.round(6))) == {0, 1}
+    assert not found.theorem1.weak and not found.theorem2.weak and "one letter" in str(found)
+    assert [(p.order, p.periods, p.enough) for p in found.periods] == [(order, (order,), True)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ The checks are the theorems in the form that is true (docs/design/theory.md): th
 layer and one token with an eigenvalue that is not a real number >= 0; theorem 2 for one layer i and
 2^{i-1} of its tokens whose product has an eigenvalue that is not real. Both come weak (such an
 eigenvalue exists) and strong (one exists that does not fade, |λ| >= 1 - eta): the proofs give the
-strong form.
+strong form. Both are about repeating one letter. A word of several can turn the state where none of
+its letters does, as ab does for (abab)*: Lemma P sees that, where there is a machine.
 """
 
 from __future__ import annotations
@@ -167,8 +168,8 @@ class Audit:
                 f"    {share} products of {layer.window}: {turning} of {layer.products.size} "
                 f"eigenvalues not real, largest norm{norms} {layer.growth:.4f}"
             )
-        lines.append(f"theorem 1 (leaving the star-free languages): {self.theorem1}")
-        lines.append(f"theorem 2 (counting beyond powers of two): {self.theorem2}")
+        lines.append(f"theorem 1 (counting one letter modulo 2): {self.theorem1}")
+        lines.append(f"theorem 2 (the same modulo 3, or what is no power of 2): {self.theorem2}")
         lines += [str(period) for period in self.periods]
         if len(self.periods) == MAX_PERIODS:
             lines.append(f"(of the machine's groups, these {MAX_PERIODS} words were looked at)")
