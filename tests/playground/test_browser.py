@@ -482,6 +482,12 @@ def test_hostile_letters_are_drawn_as_text(open_page: Open, served: Playground) 
 # -- how it looks -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("machine", ["(aa)*", "mod_arithmetic", "z60"])
+def test_it_fits_a_narrow_phone(open_page: Open, machine: str) -> None:
+    page = open_page(hash=link(machine, t=4), width=320)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_it_fits_and_axe_finds_nothing_serious(open_page: Open, width: int, scheme: str) -> None:

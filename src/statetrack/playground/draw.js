@@ -262,7 +262,7 @@ const draw = (() => {
     const { x: left, y: top, width: wide, height: high } = box.getBBox();
     const pad = crowded && n <= LARGE ? 40 : 8; // loops of a crowded machine come and go
     box.setAttribute("viewBox", [left - pad, top - pad, wide + 2 * pad, high + 2 * pad].map(round).join(" "));
-    box.style.maxWidth = `${Math.round(Math.max(260, wide * 1.35))}px`;
+    box.style.maxWidth = `${Math.round(Math.max(160, wide * 1.35))}px`;
     return {
       crowded,
       update(from, to, letter, progress) {
