@@ -184,6 +184,7 @@ def test_e9_a_word_can_turn_where_no_letter_does(regex: str, order: int) -> None
     assert check(network).errors == 0
     assert set(np.unique(found.layers[0].eigenvalues.round(6))) == {0, 1}
     assert not found.theorem1.weak and not found.theorem2.weak and "one letter" in str(found)
+    assert "fading to 1 %: 1 token\n" in str(found)
     assert [(p.order, p.periods, p.enough) for p in found.periods] == [(order, (order,), True)]
 
 

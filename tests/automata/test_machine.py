@@ -523,6 +523,13 @@ def test_a_machine_prints_its_table() -> None:
     assert "104 more states" in str(named("s5"))
 
 
+def test_a_machine_says_what_it_is_in_a_line() -> None:
+    assert repr(Machine.from_regex("a*", "a")) == "Machine(1 state over 1 letter 'a')"
+    assert repr(named("z60")) == "Machine(60 states over 60 letters '01234567…')"
+    door = Machine.from_dict({"shut": {"open": "ajar"}, "ajar": {"shut": "shut"}}, "shut")
+    assert repr(door) == "Machine(3 states over 2 letters 'open shut')"
+
+
 @pytest.mark.slow
 def test_many_optional_letters() -> None:
     assert Machine.from_regex("(a?){2000}", "a").num_states == 2002

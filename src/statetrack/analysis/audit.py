@@ -359,4 +359,6 @@ def _number(value: complex) -> str:
 
 
 def _tokens(count: float) -> str:
-    return "for ever, as far as float32 shows" if math.isinf(count) else f"{count:.0f} tokens"
+    if math.isinf(count):
+        return "for ever, as far as float32 shows"
+    return "1 token" if round(count) == 1 else f"{count:.0f} tokens"

@@ -283,8 +283,12 @@ class Machine:
         return hash(bytes(self))
 
     def __repr__(self) -> str:
-        letters = "".join(map(str, self.alphabet[:8])) + ("…" if self.num_letters > 8 else "")
-        return f"Machine({self.num_states} states over {self.num_letters} letters {letters!r})"
+        shown = [str(letter) for letter in self.alphabet[:8]]
+        letters = ("" if max(map(len, shown)) == 1 else " ").join(shown)
+        letters += "…" if self.num_letters > 8 else ""
+        states = "1 state" if self.num_states == 1 else f"{self.num_states} states"
+        count = "1 letter" if self.num_letters == 1 else f"{self.num_letters} letters"
+        return f"Machine({states} over {count} {letters!r})"
 
     def __str__(self) -> str:
         """The table: a line for each state, its outputs, and where each letter leads."""
