@@ -39,6 +39,7 @@ from statetrack.analysis.one_layer import (
 )
 from statetrack.analysis.probes import every_word, mixture
 from statetrack.automata import Machine
+from statetrack.compiler.profile import Profile
 from statetrack.layers._delta import DeltaFamily
 from statetrack.layers._gates import range_share
 from statetrack.models import Tagger
@@ -191,9 +192,9 @@ def _impossible(machine: Machine, layer: DeltaFamily) -> str | None:
     """
     small = machine.minimal()
     low = layer.eigen_range.low
-    for letter, column in enumerate(small.delta.T.tolist()):
-        longest = _longest_cycle(column)
-        name = f"letter {small.alphabet[letter]!r} leads round {longest} states"
+    for letter, lengths in zip(small.alphabet, Profile(small).letter_cycles, strict=True):
+        longest = max(lengths)
+        name = f"letter {letter!r} leads round {longest} states"
         if longest > 1 and low > -1:
             return (
                 f"{name}, which takes an eigenvalue of modulus 1 that is not 1, and those of this "
@@ -204,23 +205,6 @@ def _impossible(machine: Machine, layer: DeltaFamily) -> str | None:
                 f"{name}, which takes an eigenvalue that is not real, and one Householder has none"
             )
     return None
-
-
-def _longest_cycle(column: Sequence[int]) -> int:
-    """Of a map of states, given as a list.
-
-    >>> _longest_cycle([1, 2, 0, 0, 4])
-    3
-    """
-    longest = 1
-    for state in range(len(column)):
-        for _ in column:  # now it is on a cycle
-            state = column[state]
-        length, here = 1, column[state]
-        while here != state:
-            length, here = length + 1, column[here]
-        longest = max(longest, length)
-    return longest
 
 
 def _state_of_things(model: OneLayer, graph: Graph) -> tuple[float, float]:
