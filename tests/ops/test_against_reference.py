@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -113,6 +114,17 @@ def test_bfloat16_inputs_lose_only_their_own_rounding(case: Case, backend: str) 
     _, expected = case.run(rounded, "reference")
     assert state.dtype == torch.float32
     assert relative_error(state, expected) < 2e-5
+
+
+@pytest.mark.parametrize(("case", "backend"), ALL)
+def test_a_state_in_half_precision_is_taken(case: Case, backend: str) -> None:
+    if case.label == "complex":
+        pytest.skip("there is no complex bfloat16")
+    inputs = single(case.inputs(3))
+    inputs["initial_state"] = inputs["initial_state"].to(torch.bfloat16)
+    y, state = case.run(inputs, backend)
+    want, end = case.run(inputs | {"initial_state": inputs["initial_state"].float()}, backend)
+    assert torch.equal(y, want) and torch.equal(state, end)
 
 
 @pytest.mark.parametrize(("case", "backend"), ALL)
@@ -233,6 +245,58 @@ def test_vmap_folds_into_the_batch(case: Case, backend: str) -> None:
         assert relative_error(y[run], y_run) < 1e-12
         for got, want in zip(grads, expected, strict=True):
             assert relative_error(got[run], want) < 1e-10
+
+
+@pytest.mark.parametrize(("case", "backend"), FAST)
+def test_torch_func_differentiates_as_autograd_does(case: Case, backend: str) -> None:
+    """grad, vmap of it, and jacrev, which is a vmap over the backward."""
+    inputs = case.inputs(6)
+
+    def loss(leaves: dict[str, Tensor]) -> Tensor:
+        y, state = case.run(leaves, backend)
+        state = state[:, 3] if case.op == "slstm_scan" else state
+        return y.abs().square().sum() + state.real.sin().sum()
+
+    stacked = {name: torch.stack([x, x.flip(0)]) for name, x in inputs.items()}
+    together = torch.vmap(torch.func.grad(loss))(stacked)
+    for run in range(2):
+        leaves = {name: x[run].clone().requires_grad_() for name, x in stacked.items()}
+        wanted = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        given = {name: x[run] for name, x in stacked.items()}
+        alone = torch.func.grad(loss)(given)
+        for name, want in zip(leaves, wanted, strict=True):
+            assert relative_error(alone[name], want) < 1e-12, name
+            assert relative_error(together[name][run], want) < 1e-12, name
+    if case.label != "complex":
+        first = case.seq[0]
+        got = torch.func.jacrev(lambda x: case.run(inputs | {first: x}, backend)[0])(inputs[first])
+        want = torch.autograd.functional.jacobian(
+            lambda x: case.run(inputs | {first: x}, backend)[0], inputs[first]
+        )
+        assert relative_error(got, want) < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(("case", "backend"), ALL)
+def test_forward_derivatives_are_the_references(case: Case, backend: str) -> None:
+    """The others refuse, where a custom op would say that every derivative is zero."""
+    inputs = case.inputs(4)
+    first = case.seq[0]
+
+    def run(x: Tensor) -> Tensor:
+        return case.run(inputs | {first: x}, backend)[0]
+
+    at, along = inputs[first], torch.ones_like(inputs[first])
+    if backend == "reference":
+        assert torch.func.jvp(run, (at,), (along,))[1].abs().amax() > 0
+        return
+    refused = pytest.raises(RuntimeError, match="no forward derivative; backend='reference' has")
+    with refused:
+        torch.func.jvp(run, (at,), (along,))
+    with refused:
+        torch.func.jacfwd(run)(at)
+    with forward_ad.dual_level(), refused:
+        run(forward_ad.make_dual(at, along))
 
 
 class Listening(TorchDispatchMode):

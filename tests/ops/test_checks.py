@@ -44,9 +44,15 @@ def test_wrong_dtype_device_and_type(case: Case) -> None:
             call(case, **{name: torch.zeros(tensor.shape, dtype=torch.int64)})
         with pytest.raises(ValueError, match="is on .* move them to one device"):
             call(case, **{name: tensor.to("meta")})
-    first = case.seq[0]
-    with pytest.raises(ValueError, match=f"{first} must be a tensor, got list"):
-        call(case, **{first: [1.0, 2.0]})
+        if name != "initial_state":
+            with pytest.raises(ValueError, match=f"{name} must be a tensor, got list"):
+                call(case, **{name: [1.0, 2.0]})
+
+
+def test_a_matrix_scan_begins_somewhere() -> None:
+    case = next(case for case in CASES if case.op == "matrix_scan")
+    with pytest.raises(ValueError, match="initial_state must be a tensor, got None"):
+        call(case, initial_state=None)
 
 
 @each_case
@@ -67,14 +73,16 @@ def test_low_out_of_range() -> None:
     [
         ("delta_rule", "beta", 2.5, r"beta must lie in \[0, 2\], but reaches from .* to 2.5"),
         ("delta_rule", "beta", -0.5, r"beta must lie in \[0, 2\]"),
-        ("linear_attention", "decay", -1.25, r"decay must lie in \[-1, 1\]"),
+        ("delta_rule-gated", "decay", 1.25, r"decay must lie in \[-1, 1\]"),
+        ("delta_rule-gate-per-key", "decay", 1.25, r"decay must lie in \[-1, 1\]"),
+        ("linear_attention-vector", "decay", -1.25, r"decay must lie in \[-1, 1\]"),
         ("diagonal_scan", "decay", 1.5, r"decay must lie in \[-1, 1\]"),
         ("selective_scan", "delta", -1.0, r"delta must lie in \[0, inf\]"),
         ("selective_scan", "A", 1.0, r"A must lie in \[-inf, 0\]"),
     ],
 )
 def test_values_are_checked_only_on_request(op: str, name: str, value: float, message: str) -> None:
-    case = next(case for case in CASES if case.op == op)
+    case = next(case for case in CASES if str(case) == op)
     wrong = case.inputs(4)[name].clone()
     wrong.view(-1)[0] = value
     call(case, **{name: wrong})

@@ -161,3 +161,7 @@ def test_offsets_alone() -> None:
     for bad in (ends[1:], ends[:-1], torch.tensor([0, 4, 2, 5])):
         with pytest.raises(ValueError, match="rise from 0 to time = 5"):
             ops.short_convolution(x, weight, cu_seqlens=bad)
+    with pytest.raises(ValueError, match="cu_seqlens has shape .* must be integers"):
+        ops.short_convolution(x, weight, cu_seqlens=ends[:0])
+    with pytest.raises(ValueError, match="cu_seqlens must be a tensor of integers .* got list"):
+        unhooked(ops.packing_of)(ends.tolist(), x)

@@ -21,6 +21,7 @@ from statetrack.layers.parts import (
 )
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import HouseholderTransitions, Transitions, not_linear
+from statetrack.ops._register import without_autocast
 
 __all__ = ["TTTLinear"]
 
@@ -133,7 +134,7 @@ class TTTLinear(Layer):
         packing: ops.Packing | None,
     ) -> tuple[Float[Tensor, "batch asked d_model"], LayerState]:
         inputs = self._inputs(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             if self._is_delta_rule:
                 y, state = self._by_delta_rule(inputs, state, packing)
             elif packing is None:

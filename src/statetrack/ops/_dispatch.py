@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statetrack._extras import missing
 from statetrack.ops._record import note
-from statetrack.ops._register import packed_op
+from statetrack.ops._register import packed_op, without_autocast
 from statetrack.ops._spec import OpSpec, find
 from statetrack.ops.context import in_use, run_cut
 from statetrack.ops.packing import Packing, by_length
@@ -181,7 +181,7 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reference keeps its precision inside an autocast region, as the custom ops do."""
 
     def exact(inputs: Any) -> Any:
-        with torch.autocast(inputs[0].device.type, enabled=False):
+        with without_autocast(inputs[0].device.type):
             return function(*inputs)
 
     return exact

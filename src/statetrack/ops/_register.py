@@ -12,6 +12,7 @@ batch: batch row b uses group b // (batch / G). Folding then treats all of them 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 from typing import Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "packed_op",
     "per_group",
     "per_row",
+    "without_autocast",
 ]
 
 Forward = Callable[..., tuple[Tensor, ...]]
@@ -51,6 +53,13 @@ def empty_grads(first: Tensor, *others: Any) -> tuple[Tensor, ...]:
         for x in (first, *others)
         if x is None or isinstance(x, Tensor)
     )
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Inside it autocast changes nothing on this kind of device; some have none, such as meta."""
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 def per_row(x: Tensor, batch: int) -> Tensor:
@@ -138,15 +147,23 @@ def differentiable_op(
             for output, grad, optional in zip(results, grads, may_be_none, strict=False)
         ]
         once = not torch.is_grad_enabled()  # no derivative of this is wanted
-        run = backward if once and _plain([*given, *grads]) else backward_op
+        run: Forward = backward_op
+        if _unseen([*given, *grads]):
+            run = backward_transformed if _in_a_transform() else backward if once else backward_op
         found: list[Tensor | None] = [None] * count
         for i, grad in zip(tensors, run(*inputs, *results, *output_grads), strict=True):
             if inputs[i] is not None and not _integral(inputs[i]):
                 found[i] = grad
         return tuple(found)
 
+    def remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
     def refuse(ctx: Any, *grads: Tensor | None) -> None:
         raise RuntimeError(f"{name} has no second derivative; backend='reference' has")
+
+    def refuse_forward(ctx: Any, *tangents: Tensor | None) -> None:
+        raise RuntimeError(f"{name} has no forward derivative; backend='reference' has")
 
     forward_op.register_autograd(run_backward, setup_context=setup_context)
     backward_op.register_autograd(refuse)
@@ -156,14 +173,30 @@ def differentiable_op(
         setup_context(ctx, inputs, output)
         return output
 
-    direct: Any = type(  # the op without its dispatch, under its name to a profiler
+    # the op without its dispatch, under its name to a profiler
+    direct = _function(name, forward=run_forward, backward=run_backward, jvp=refuse_forward)
+    # and for torch.func, which cannot differentiate a custom op: its forward derivatives are zeros
+    transformed = _function(
         name,
-        (torch.autograd.Function,),
-        {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)},
+        forward=forward,
+        setup_context=setup_context,
+        backward=run_backward,
+        jvp=refuse_forward,
+        vmap=_folding(lambda *args: transformed(*args)),
+    )
+    backward_transformed = _function(
+        f"{name}_backward",
+        forward=backward,
+        setup_context=remember_nothing,
+        backward=refuse,
+        jvp=refuse,
+        vmap=_folding(lambda *args: backward_transformed(*args)),
     )
 
     def call(*inputs: Any) -> tuple[Tensor, ...]:
-        return direct.apply(*inputs) if _plain(inputs) else forward_op(*inputs)
+        if not _unseen(inputs):
+            return forward_op(*inputs)
+        return transformed(*inputs) if _in_a_transform() else direct(*inputs)
 
     return call
 
@@ -211,18 +244,35 @@ def _autograd_inside_an_op() -> Any:
     return torch._C._SetExcludeDispatchKeyGuard(keys.AutogradFunctionality, False)
 
 
-def _plain(values: Iterable[Any]) -> bool:
-    """Whether nothing but autograd sees what is done to these values.
+def _function(name: str, **parts: Callable[..., Any]) -> Forward:
+    """An `autograd.Function` of these parts, to be called."""
+    made: Any = type(
+        name,
+        (torch.autograd.Function,),
+        {part: staticmethod(does) for part, does in parts.items()},
+    )
+    apply: Forward = made.apply
+    return apply
 
-    Not so under a compiler, for fake tensors and other subclasses, inside `torch.func`, for batches
-    of gradients, and where a mode is told of every op, as by tracers and counters.
+
+def _in_a_transform() -> bool:
+    """Whether this is the inside of `torch.vmap` or of another transform of `torch.func`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _unseen(values: Iterable[Any]) -> bool:
+    """Whether only autograd and `torch.func` see what is done to these values.
+
+    Not so under a compiler, for tensors without numbers and subclasses, for batches of gradients,
+    and where a mode is told of every op, as by tracers and counters.
     """
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
         and all(
-            type(x) in (Tensor, Parameter) and not torch._C._functorch.is_legacy_batchedtensor(x)
+            type(x) in (Tensor, Parameter)
+            and not x.is_meta
+            and not torch._C._functorch.is_legacy_batchedtensor(x)
             for x in values
             if isinstance(x, Tensor)
         )
@@ -248,7 +298,7 @@ def _exact(spec: OpSpec, function: Forward, backend: str) -> Forward:
         inputs, device = make(args[:count]), args[0].device.type
         if not torch.is_autocast_enabled(device):
             return tuple([result.contiguous() for result in function(inputs, *args[count:])])
-        with torch.autocast(device, enabled=False):
+        with without_autocast(device):
             return tuple([result.contiguous() for result in function(inputs, *args[count:])])
 
     return exact
@@ -260,6 +310,12 @@ def _custom_op(name: str, schema: str, function: Forward, fake: Forward) -> Any:
 
     op = torch.library.custom_op(f"statetrack::{name}", function, mutates_args=(), schema=schema)
     op.register_fake(exact_fake)
+    op.register_vmap(_folding(op))
+    return op
+
+
+def _folding(op: Forward) -> Callable[..., Any]:
+    """How `op` is mapped: the new axis goes into the leading one."""
 
     def fold(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         runs = info.batch_size
@@ -272,8 +328,7 @@ def _custom_op(name: str, schema: str, function: Forward, fake: Forward) -> Any:
             results
         )
 
-    op.register_vmap(fold)
-    return op
+    return fold
 
 
 def _integral(x: Tensor) -> bool:

@@ -99,8 +99,14 @@ def packing_of(cu_seqlens: CuSeqlens | None, x: Tensor) -> Packing | None:
         )
     else:
         offsets, longest, axes = cu_seqlens, None, "[sequences + 1]"
+    if not isinstance(offsets, Tensor):
+        raise ValueError(
+            f"cu_seqlens must be a tensor of integers {axes}, or a statetrack.ops.Packing, got "
+            f"{type(offsets).__name__}"
+        )
     check_devices(x=x, cu_seqlens=offsets)
-    if offsets.is_floating_point() or not 1 <= offsets.dim() <= (1 if longest is None else 2):
+    dims = 1 if longest is None else 2
+    if offsets.is_floating_point() or not 1 <= offsets.dim() <= dims or offsets.shape[-1] == 0:
         raise ValueError(
             f"cu_seqlens has shape {tuple(offsets.shape)} and dtype {offsets.dtype}, but must be "
             f"integers {axes}"

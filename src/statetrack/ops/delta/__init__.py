@@ -51,13 +51,14 @@ def delta_rule(
     >>> y.flatten()
     tensor([-1.,  1., -1.])
     """
-    by_key = decay is not None and decay.dim() == 4
+    by_key = isinstance(decay, Tensor) and decay.dim() == 4
     gate = None if by_key else decay
     packing = _check("batch time heads", q, k, v, beta, gate, initial_state, cu_seqlens)
     if decay is not None and by_key:
         sizes = dict(zip(("batch", "time", "heads", "key"), k.shape, strict=True))
         check_shape("decay", decay, "batch time heads key", sizes)
         check_devices(k=k, decay=decay)
+        check_range("decay", decay, -1.0, 1.0)
         dtype = compute_dtype(q, k, v, beta, decay, initial_state)
         beta, gate = beta.to(dtype)[..., None], decay.to(dtype)
         if normalize:  # at β = 2 what is wrong with ‖k‖ is wrong with the eigenvalue -1

@@ -32,6 +32,7 @@ def delta_product(
     if normalize_keys:
         q, k = unit_vector(q), unit_vector(k)
     h = k.new_zeros(*k[:, 0, 0].shape, value.shape[-1]) if initial_state is None else initial_state
+    h = h.to(dtype)
     outputs = []
     for t in range(q.shape[1]):
         if decay is not None:

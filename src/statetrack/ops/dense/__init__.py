@@ -35,6 +35,8 @@ def matrix_scan(
     sizes: dict[str, int] = {}
     check_shape("A", A, "batch time n n", sizes)
     packing = packing_of(cu_seqlens, A)
+    if initial_state is None:
+        raise ValueError("initial_state must be a tensor, got None: it says how many columns H has")
     check_start(initial_state, "n columns", sizes, packing)
     if inputs is not None:
         check_shape("inputs", inputs, "batch time n columns", sizes)

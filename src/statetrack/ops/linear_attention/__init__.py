@@ -47,7 +47,7 @@ def linear_attention(
     check_shape("k", k, "batch time groups key", sizes)
     check_shape("v", v, "batch time heads value", sizes)
     _check_groups(sizes["groups"], v)
-    per_head = decay.dim() == 4 and decay.shape[-1] == 1
+    per_head = isinstance(decay, Tensor) and decay.dim() == 4 and decay.shape[-1] == 1
     check_shape("decay", decay, f"batch time heads {1 if per_head else 'key'}", sizes)
     packing = packing_of(cu_seqlens, q)
     check_start(initial_state, "heads key value", sizes, packing)

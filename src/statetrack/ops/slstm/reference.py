@@ -26,7 +26,7 @@ def slstm_scan(
         c, n, h = (gates.new_zeros(gates[:, 0, 0].shape, dtype=dtype) for _ in range(3))
         m = torch.full_like(c, -torch.inf)
     else:
-        c, n, m, h = initial_state.unbind(1)
+        c, n, m, h = initial_state.to(dtype).unbind(1)
     outputs = []
     for t in range(gates.shape[1]):
         recurrent = torch.einsum("bhd,ghde->bghe", h, R.to(dtype))
