@@ -277,6 +277,32 @@ def test_wrong_input_is_named(name: str) -> None:
     for wrong in (torch.tensor([0, 1]), torch.tensor([[0]]), torch.zeros(2, 1)):
         with pytest.raises(ValueError, match="read_at has .* batch = 2"):
             forward(layer, torch.zeros(2, 3, D_MODEL), read_at=wrong)
+    for time in (-1, 3):
+        with pytest.raises(ValueError, match=f"read_at has the time {time}, .* within 0 to 2"):
+            layer(sequence(3), read_at=torch.tensor([[0], [time]]))
+
+
+SIZES_OF = {
+    "Attention": ["num_heads", "head_dim", "num_kv_heads"],
+    "ChannelMix": ["hidden_dim"],
+    "DeltaNet": ["num_heads", "head_dim", "value_dim", "num_value_heads"],
+    "DeltaProduct": ["num_householders", "head_dim"],
+    "FullMatrix": ["state_dim"],
+    "GLA": ["gate_rank", "expand_k"],
+    "KDA": ["num_heads", "head_dim", "value_dim", "gate_rank"],
+    "LRU": ["state_dim"],
+    "Mamba": ["d_state", "expand", "dt_rank"],
+    "Mamba2": ["d_state", "expand", "head_dim", "num_groups"],
+    "MLSTM": ["expand", "block_size"],
+    "RWKV7": ["gate_rank", "decay_rank", "removal_rank", "output_rank", "value_rank"],
+}
+
+
+@pytest.mark.parametrize(("name", "size"), [(n, size) for n in SIZES_OF for size in SIZES_OF[n]])
+def test_no_size_is_below_one(name: str, size: str) -> None:
+    for wrong in (0, -2):
+        with pytest.raises(ValueError, match=f"{size}={wrong}"):
+            unhooked_build(name, **{size: float(wrong) if size == "expand_k" else wrong})
 
 
 @pytest.mark.parametrize(
@@ -319,6 +345,43 @@ def test_a_misspelt_state_is_refused(name: str) -> None:
             layer.step(x[:, 0], bad)
         with pytest.raises(ValueError, match=f"the state of {name} holds"):
             layer.transitions(x, bad)
+
+
+@every_layer
+def test_a_state_of_other_sequences_is_refused(name: str) -> None:
+    layer, x = build(name), sequence(3)
+    _, state = layer(x[:1])
+    for run in (lambda: layer(x, state), lambda: layer.step(x[:, 0], state)):
+        with pytest.raises(ValueError, match=rf"of {name} has shape \(1, .* must be \[2, \.\.\.\]"):
+            run()
+    nothing = dict.fromkeys(state)
+    with pytest.raises(ValueError, match=f"of {name} must be a tensor, got NoneType"):
+        unhooked(type(layer)._check_state)(layer, nothing, 1)
+
+
+@every_layer
+def test_a_state_of_another_dtype_is_taken(name: str) -> None:
+    layer, x = build(name), sequence(9)
+    whole, _ = layer(x)
+    _, middle = copy.deepcopy(layer).float()(x[:, :4].float())
+    rest, _ = layer(x[:, 4:], middle)
+    assert rest.dtype == torch.float64 and relative_error(rest, whole[:, 4:]) < 1e-4
+
+
+@every_layer
+def test_shapes_alone(name: str) -> None:
+    """On the meta device there are no numbers, and all shapes and dtypes are right."""
+    layer, x = build(name), sequence(5)
+    y, state = layer(x)
+    step, after = layer.step(x[:, 0], state)
+    layer, x = layer.to("meta"), x.to("meta")
+    y_meta, state_meta = layer(x)
+    step_meta, after_meta = layer.step(x[:, 0], state_meta)
+    pairs = [(y, y_meta), (step, step_meta)]
+    pairs += [(state[key], state_meta[key]) for key in state]
+    pairs += [(after[key], after_meta[key]) for key in after]
+    for real, meta in pairs:
+        assert meta.is_meta and meta.shape == real.shape and meta.dtype == real.dtype
 
 
 def test_a_layer_that_returns_another_state_than_it_declares_is_told() -> None:
@@ -366,6 +429,12 @@ def test_padding_changes_nothing(name: str, with_state: bool, dtype: torch.dtype
         torch.testing.assert_close(y[row : row + 1, real], want, rtol=error, atol=error)
         for key, part in alone(name, after, row).items():
             torch.testing.assert_close(part, end[key], rtol=error, atol=error)
+
+
+@every_layer
+def test_a_mask_of_no_rows(name: str) -> None:
+    y, state = build(name)(sequence(7)[:0], mask=MASK[:0])
+    assert y.shape == (0, 7, D_MODEL) and all(len(part) == 0 for part in state.values())
 
 
 @every_layer
@@ -498,7 +567,7 @@ def test_packed_sequences_go_on(name: str) -> None:
 def test_a_state_for_each_packed_sequence() -> None:
     layer, x = build("LSTM"), sequence(4)
     packing = ops.Packing(torch.tensor([[0, 2, 4], [0, 4, 4]]), 4)
-    with pytest.raises(ValueError, match=r"state\['recurrent'\] is about 2 .* about 4"):
+    with pytest.raises(ValueError, match=r"state\['recurrent'\] .* must be \[4, \.\.\.\]"):
         layer(x, layer(x)[1], cu_seqlens=packing)
 
 

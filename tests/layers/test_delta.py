@@ -101,13 +101,6 @@ def test_the_registry_and_configs_know_it(name: str) -> None:
     assert [m.value_dim for m in model.modules() if isinstance(m, registry.get(name))][0] == 3
 
 
-@delta_layer
-@pytest.mark.parametrize("value_dim", [0, -2])
-def test_bad_sizes(name: str, value_dim: int) -> None:
-    with pytest.raises(ValueError, match=f"value_dim={value_dim} must be at least 1"):
-        build(name, value_dim=value_dim)
-
-
 # ------------------------------------------------------- value heads, qk_eps and the output gate
 
 MORE = {"num_value_heads": 6, "value_dim": 3, "qk_eps": 0.1, "output_gate": True}

@@ -59,9 +59,3 @@ def test_gates_of_one_leave_a_reflection() -> None:
     wanted = torch.ones_like(ends)
     wanted[..., 0] = -1.0
     assert torch.allclose(ends, wanted)
-
-
-@pytest.mark.parametrize("option", ["head_dim", "value_dim", "gate_rank"])
-def test_sizes_below_one_are_refused(option: str) -> None:
-    with pytest.raises(ValueError, match=f"{option}=-1 must be at least 1"):
-        KDA(16, 2, **{option: -1})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from statetrack.models import BackboneConfig, CausalLM, CausalLMConfig
-from tests.helpers import relative_error
+from tests.helpers import relative_error, unhooked
 from tests.layers.cases import SIZES, every_layer
 
 VOCAB = 23
@@ -126,7 +126,28 @@ def test_bad_tokens_are_named() -> None:
         tokens[1, 3] = bad
         with pytest.raises(ValueError, match=f"token {bad} is not in the vocabulary.*0 to 22"):
             model(tokens)
-    with pytest.raises(ValueError, match=r"integers \[batch, time\]"):
-        model._check(TOKENS[0])
-    with pytest.raises(ValueError, match=r"integers \[batch, time\]"):
-        model._check(TOKENS.double())
+    embed = unhooked(type(model).embed)
+    for wrong in (TOKENS[0], TOKENS.double(), TOKENS.to(torch.uint8), TOKENS > 3):
+        with pytest.raises(ValueError, match=r"integers \[batch, time\], int64 or int32"):
+            embed(model, wrong)
+    with pytest.raises(ValueError, match=r"tokens must be a tensor \[batch, time\], got list"):
+        embed(model, TOKENS.tolist())
+    with pytest.raises(ValueError, match="mask has .* must be bool .* True at tokens"):
+        embed(model, TOKENS, torch.ones_like(TOKENS))
+
+
+@pytest.mark.parametrize("method", ["loss", "losses"])
+def test_bad_targets_are_named(method: str) -> None:
+    model = build("DeltaNet")
+    judge = getattr(CausalLM, method)
+    left_out = TOKENS.clone()
+    left_out[0, 1] = -100
+    for wrong, message in (
+        (left_out, "token -100 is not in the vocabulary"),
+        (TOKENS + VOCAB, "is not in the vocabulary"),
+        (TOKENS[:, 1:], r"targets have shape .* and the tokens"),
+        (TOKENS[:1], r"targets have shape .* and the tokens"),
+        (TOKENS.double(), "targets have shape .* integers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            unhooked(judge)(model, TOKENS, wrong)

@@ -5,7 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from statetrack.models import Constraint, Sampling
-from statetrack.models.generation import GREEDY, _Rules, _Writer, choose, in_a_batch
+from statetrack.models.generation import GREEDY, _Rules, _Writer, choose, in_a_batch, stream
+from tests.helpers import unhooked
 from tests.layers.cases import every_layer
 from tests.models.test_causal_lm import TOKENS, build
 
@@ -121,6 +122,17 @@ def test_bad_prompts_are_named() -> None:
     model = build("DeltaNet")
     with pytest.raises(ValueError, match="prompt 1 has no token"):
         model.generate([[1], []], max_new_tokens=1)
+    for prompts, message in (
+        ([[1.5, 2.0]], "prompt 0 has dtype torch.float32, but tokens are integers"),
+        (["one two"], "prompt 0 is the text 'one two': encode it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            unhooked(in_a_batch)(prompts)
+    for many in (-1, 2.5, "5"):
+        with pytest.raises(ValueError, match=f"max_new_tokens={many!r} must be a whole number"):
+            next(unhooked(stream)(model, [[1]], many))
+    with pytest.raises(ValueError, match=r"stop=3 must be a list of tokens: write \[3\]"):
+        next(unhooked(stream)(model, [[1]], 2, stop=3))
     with pytest.raises(ValueError, match="there is no prompt"):
         model.generate([], max_new_tokens=1)
     with pytest.raises(ValueError, match="token 99 is not in the vocabulary"):

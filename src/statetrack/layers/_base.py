@@ -15,9 +15,9 @@ from statetrack.layers.parts import at_times
 from statetrack.layers.transitions import Transitions
 from statetrack.ops._checks import check_shape
 from statetrack.ops.context import in_use
-from statetrack.ops.packing import sequences_in
+from statetrack.ops.packing import may_look, sequences_in
 
-__all__ = ["Fold", "Layer", "LayerState", "Shared"]
+__all__ = ["Fold", "Layer", "LayerState", "Shared", "expect_mask"]
 
 LayerState = dict[str, Tensor]
 
@@ -126,17 +126,13 @@ class Layer(nn.Module, ABC):
         for later ones.
         """
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
-        self._check_state(state)
-        if read_at is not None and (
-            read_at.is_floating_point() or read_at.shape[:-1] != x.shape[:1]
-        ):
-            raise ValueError(
-                f"read_at has shape {tuple(read_at.shape)} and dtype {read_at.dtype}, but must be "
-                f"integers [batch, asked] with batch = {len(x)}"
-            )
+        if read_at is not None:
+            _check_times(read_at, x)
         packing = ops.packing_of(cu_seqlens, x)
         if packing is not None:
-            self._check_packing(x, packing, state, mask)
+            self._check_packing(mask)
+        count = sequences_in(x, packing)
+        self._check_state(state, count)
         if in_use():
             self._check_cut(mask)
         if mask is not None:
@@ -147,7 +143,7 @@ class Layer(nn.Module, ABC):
         else:
             y, after, given = self._mix_shared(x, state, None, None, shared or Shared())
             y = at_times(y, read_at)
-        self._check_state(after)
+        self._check_state(after, count)
         return (y, after) if shared is None else (y, after, given)
 
     @final
@@ -204,7 +200,7 @@ class Layer(nn.Module, ABC):
         H is `state["recurrent"]`, as [batch, heads, key, value].
         """
         check_shape("x", x, "batch time d_model", {"d_model": self.d_model})
-        self._check_state(state)
+        self._check_state(state, len(x))
         return self._transitions(x, state)
 
     def _transitions(
@@ -221,7 +217,7 @@ class Layer(nn.Module, ABC):
 
         A CUDA graph of decoding needs that. Only a state that grows has to make room.
         """
-        self._check_state(state)
+        self._check_state(state, None)
         return {key: part.clone() for key, part in state.items()}
 
     def folds(self) -> list[Fold]:
@@ -235,14 +231,28 @@ class Layer(nn.Module, ABC):
         names = [name for name in inspect.signature(type(self)).parameters if name in kept]
         return ", ".join(f"{name}={_written(kept[name])}" for name in names)
 
-    def _check_state(self, state: LayerState | None) -> None:
-        if state is None or set(state) == set(self.state_keys):
+    def _check_state(self, state: LayerState | None, count: int | torch.SymInt | None) -> None:
+        """Its names, and that it is about so many sequences, if their number is known."""
+        if state is None:
             return
-        known = ", ".join(map(repr, self.state_keys)) or "nothing"
-        raise ValueError(
-            f"the state of {type(self).__name__} holds {known}, but this one "
-            f"holds {', '.join(map(repr, state)) or 'nothing'}; None is the empty state"
-        )
+        name = type(self).__name__
+        if set(state) != set(self.state_keys):
+            known = ", ".join(map(repr, self.state_keys)) or "nothing"
+            raise ValueError(
+                f"the state of {name} holds {known}, but this one "
+                f"holds {', '.join(map(repr, state)) or 'nothing'}; None is the empty state"
+            )
+        for key, part in state.items():
+            if not isinstance(part, Tensor):
+                raise ValueError(
+                    f"state[{key!r}] of {name} must be a tensor, got {type(part).__name__}; None "
+                    "in place of the whole state is the empty one"
+                )
+            if count is not None and (part.dim() == 0 or part.shape[0] != count):
+                raise ValueError(
+                    f"state[{key!r}] of {name} has shape {tuple(part.shape)}, but must be "
+                    f"[{count}, ...]: one for each row, or for each packed sequence, row by row"
+                )
 
     def _check_cut(self, mask: Tensor | None) -> None:
         if not self.splits:
@@ -255,21 +265,12 @@ class Layer(nn.Module, ABC):
                 "padding cannot be cut across processes: leave out mask or context_parallel"
             )
 
-    def _check_packing(
-        self, x: Tensor, packing: ops.Packing, state: LayerState | None, mask: Tensor | None
-    ) -> None:
+    def _check_packing(self, mask: Tensor | None) -> None:
         if not self.packs:
             raise ValueError(
                 f"{type(self).__name__} does not take packed sequences; give each sequence a "
                 "row of its own, with a mask if they differ in length"
             )
-        count = sequences_in(x, packing)
-        for key, part in (state or {}).items():
-            if len(part) != count:
-                raise ValueError(
-                    f"state[{key!r}] is about {len(part)} sequences and cu_seqlens about {count}: "
-                    "packed sequences take a state for each of them, row by row"
-                )
         if mask is not None:
             raise ValueError(
                 "packed sequences leave no room for padding: leave out mask, or cu_seqlens"
@@ -279,11 +280,9 @@ class Layer(nn.Module, ABC):
         self, x: Tensor, state: LayerState | None, mask: Tensor, shared: Shared
     ) -> tuple[Float[Tensor, "batch time d_model"], LayerState, Shared]:
         """`forward` without the padding: all sequences packed, or those of one length at a time."""
-        if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
-            raise ValueError(
-                f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}, but must be bool "
-                f"{list(x.shape[:2])}, True at tokens and False at padding"
-            )
+        expect_mask(mask, x)
+        if not len(mask):
+            return self._mix_shared(x, state, None, None, shared)
         sizes = mask.sum(1)
         if not bool(sizes.all()):
             row = int(sizes.argmin())
@@ -316,6 +315,31 @@ class Layer(nn.Module, ABC):
         joined = {key: _stacked([part[key] for part in states])[back] for key in self.state_keys}
         given = Shared(torch.cat(values)[back] if values else None, shared.tokens)
         return torch.cat(outputs)[back], joined, given
+
+
+def _check_times(read_at: Tensor, x: Tensor) -> None:
+    """Whether these are times of x; their values where looking at them is free."""
+    if read_at.is_floating_point() or read_at.shape[:-1] != x.shape[:1]:
+        raise ValueError(
+            f"read_at has shape {tuple(read_at.shape)} and dtype {read_at.dtype}, but must be "
+            f"integers [batch, asked] with batch = {len(x)}"
+        )
+    if read_at.numel() and read_at.device.type == "cpu" and may_look(read_at):
+        first, last = (int(end) for end in read_at.aminmax())
+        if first < 0 or last >= x.shape[1]:
+            raise ValueError(
+                f"read_at has the time {first if first < 0 else last}, but must be within 0 to "
+                f"{x.shape[1] - 1}"
+            )
+
+
+def expect_mask(mask: Tensor, x: Tensor) -> None:
+    """Whether it is one about x [batch, time, ...]."""
+    if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}, but must be bool "
+            f"{list(x.shape[:2])}, True at tokens and False at padding"
+        )
 
 
 def _spread(

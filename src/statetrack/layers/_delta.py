@@ -18,6 +18,7 @@ from statetrack.layers.parts import (
     ShortConvolution,
     at_times,
     expect_qk_eps,
+    expect_sizes,
     heads_dividing,
     linear,
     merge_heads,
@@ -82,10 +83,12 @@ class DeltaFamily(Layer):
         backend: ops.Backend,
     ) -> None:
         super().__init__(d_model)
-        if num_householders < 1:
-            raise ValueError(f"num_householders={num_householders} must be at least 1")
-        if value_dim is not None and value_dim < 1:
-            raise ValueError(f"value_dim={value_dim} must be at least 1; None is head_dim")
+        expect_sizes(
+            num_householders=num_householders,
+            num_heads=num_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+        )
         if learn_range and beta_start is not None:
             raise ValueError(
                 f"learn_range begins at β = 0.5, so beta_start={beta_start} cannot be had: leave "

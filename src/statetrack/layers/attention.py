@@ -14,6 +14,7 @@ from statetrack.layers._base import Layer, LayerState
 from statetrack.layers.parts import (
     RMSNorm,
     at_times,
+    expect_sizes,
     heads_dividing,
     linear,
     merge_heads,
@@ -78,6 +79,7 @@ class Attention(Layer):
     ) -> None:
         super().__init__(d_model)
         refuse_eigen_range("Attention", eigen_range)
+        expect_sizes(num_heads=num_heads, head_dim=head_dim)
         self.num_heads = num_heads
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -155,7 +157,7 @@ class Attention(Layer):
 
         With a window, no more room than that is taken or needed.
         """
-        self._check_state(state)
+        self._check_state(state, None)
         if self.window is not None:
             room = min(room, self.window)
         time = state["time"]

@@ -8,7 +8,13 @@ from torch.nn.functional import relu
 from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import at_times, linear, refuse_eigen_range, reset_linear
+from statetrack.layers.parts import (
+    at_times,
+    expect_sizes,
+    linear,
+    refuse_eigen_range,
+    reset_linear,
+)
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import Transitions, not_linear
 from statetrack.ops.packing import last_of, previous, sequences_in
@@ -41,10 +47,7 @@ class ChannelMix(Layer):
     ) -> None:
         super().__init__(d_model)
         refuse_eigen_range("ChannelMix", eigen_range)
-        if hidden_dim is not None and hidden_dim < 1:
-            raise ValueError(
-                f"hidden_dim={hidden_dim} must be at least 1; leave it out for 4·d_model"
-            )
+        expect_sizes(hidden_dim=hidden_dim)
         self.hidden_dim = 4 * d_model if hidden_dim is None else hidden_dim
         self.mix = nn.Parameter(torch.empty(d_model))
         self.up_proj = linear(d_model, self.hidden_dim)

@@ -8,7 +8,7 @@ from statetrack import ops
 from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import at_times, linear, reset_linear
+from statetrack.layers.parts import at_times, expect_sizes, linear, reset_linear
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DenseTransitions, Transitions
 from statetrack.ops.packing import from_rows, in_rows
@@ -46,6 +46,7 @@ class FullMatrix(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)
+        expect_sizes(state_dim=state_dim)
         self.state_dim = state_dim
         self.backend: ops.Backend = backend
         self.matrix_proj = linear(d_model, state_dim**2)

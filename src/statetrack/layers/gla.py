@@ -15,6 +15,7 @@ from statetrack.layers._gates import range_gate, range_share
 from statetrack.layers.parts import (
     RMSNorm,
     at_times,
+    expect_sizes,
     heads_dividing,
     linear,
     merge_heads,
@@ -60,9 +61,12 @@ class GLA(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
+        expect_sizes(gate_rank=gate_rank)
         self.num_heads, self.gate_rank = num_heads, gate_rank
         self.backend: ops.Backend = backend
         keys = int(d_model * expand_k)
+        if keys < 1:
+            raise ValueError(f"expand_k={expand_k} leaves no key of d_model={d_model}: take more")
         self.key_dim = heads_dividing(keys, num_heads)
         self.value_dim = heads_dividing(d_model, num_heads)
         self.q_proj, self.k_proj = linear(d_model, keys), linear(d_model, keys)

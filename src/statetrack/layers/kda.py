@@ -18,6 +18,7 @@ from statetrack.layers.parts import (
     ShortConvolution,
     at_times,
     expect_qk_eps,
+    expect_sizes,
     heads_dividing,
     linear,
     merge_heads,
@@ -82,13 +83,9 @@ class KDA(Layer):
         dtype: Dtype = None,
     ) -> None:
         super().__init__(d_model)
-        for name, size in (
-            ("head_dim", head_dim),
-            ("value_dim", value_dim),
-            ("gate_rank", gate_rank),
-        ):
-            if size is not None and size < 1:
-                raise ValueError(f"{name}={size} must be at least 1; leave it out for the default")
+        expect_sizes(
+            num_heads=num_heads, head_dim=head_dim, value_dim=value_dim, gate_rank=gate_rank
+        )
         self.eigen_range = EigenRange.of(eigen_range)
         self.num_heads, self.qk_eps = num_heads, expect_qk_eps(qk_eps)
         self.head_dim = head_dim or heads_dividing(d_model, num_heads)

@@ -10,7 +10,7 @@ from statetrack import ops
 from statetrack._typing import Float, Inexact, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Layer, LayerState
-from statetrack.layers.parts import at_times, linear, wide
+from statetrack.layers.parts import at_times, expect_sizes, linear, wide
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import RotationTransitions, Transitions
 
@@ -54,8 +54,7 @@ class LRU(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
-        if state_dim is not None and state_dim < 1:
-            raise ValueError(f"state_dim={state_dim} must be at least 1; None is d_model")
+        expect_sizes(state_dim=state_dim)
         if not 0 <= r_min < r_max <= 1:
             raise ValueError(
                 f"r_min={r_min} and r_max={r_max} must satisfy 0 <= r_min < r_max <= 1"

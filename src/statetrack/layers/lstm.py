@@ -58,7 +58,7 @@ class LSTM(Layer):
         if state is None:
             start = gates.new_zeros(len(gates), 2, self.d_model, dtype=x.dtype)
         else:
-            start = state["recurrent"]
+            start = state["recurrent"].to(x.dtype)
         c, h = start.unbind(1)
         cells, outputs = [], []
         for t in range(gates.shape[1]):

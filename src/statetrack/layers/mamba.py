@@ -10,7 +10,14 @@ from statetrack._typing import Float, Int
 from statetrack.eigenvalues import EigenRange
 from statetrack.layers._base import Fold, Layer, LayerState
 from statetrack.layers._gates import reset_step_size
-from statetrack.layers.parts import ShortConvolution, at_times, in_halves, linear, reset_linear
+from statetrack.layers.parts import (
+    ShortConvolution,
+    at_times,
+    expect_sizes,
+    in_halves,
+    linear,
+    reset_linear,
+)
 from statetrack.layers.placement import Device, Dtype, placed
 from statetrack.layers.transitions import DiagonalTransitions, Transitions
 
@@ -48,6 +55,7 @@ class Mamba(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
+        expect_sizes(d_state=d_state, expand=expand, dt_rank=dt_rank)
         self.d_state = d_state
         self.d_inner = expand * d_model
         self.dt_rank = -(-d_model // 16) if dt_rank is None else dt_rank

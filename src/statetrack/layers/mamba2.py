@@ -14,6 +14,7 @@ from statetrack.layers.parts import (
     RMSNorm,
     ShortConvolution,
     at_times,
+    expect_sizes,
     linear,
     merge_heads,
     reset_linear,
@@ -63,6 +64,7 @@ class Mamba2(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
+        expect_sizes(d_state=d_state, expand=expand, head_dim=head_dim)
         self.d_state = d_state
         self.d_inner = expand * d_model
         if self.d_inner % head_dim:

@@ -16,6 +16,7 @@ from statetrack.layers.parts import (
     HeadNorm,
     ShortConvolution,
     at_times,
+    expect_sizes,
     heads_dividing,
     linear,
     merge_heads,
@@ -82,6 +83,7 @@ class MLSTM(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = EigenRange.of(eigen_range)
+        expect_sizes(expand=expand)
         self.num_heads = num_heads
         self.d_inner = expand * d_model
         self.head_dim = heads_dividing(self.d_inner, num_heads)

@@ -18,6 +18,8 @@ __all__ = [
     "RMSNorm",
     "ShortConvolution",
     "at_times",
+    "expect_qk_eps",
+    "expect_sizes",
     "has_hooks",
     "heads_dividing",
     "in_halves",
@@ -30,6 +32,7 @@ __all__ = [
     "refuse_eigen_range",
     "reset_linear",
     "split_heads",
+    "unit_length",
     "wide",
     "wide_projection",
 ]
@@ -293,6 +296,13 @@ def heads_dividing(d_model: int, num_heads: int) -> int:
 def wide(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """x in float32, or float64 if it is: gates are computed in it whatever autocast says."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def expect_sizes(**sizes: int | None) -> None:
+    """Refuses sizes below 1; None is the default."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name}={size} must be at least 1; leave it out for the default")
 
 
 def expect_qk_eps(qk_eps: float) -> float:

@@ -11,6 +11,7 @@ from statetrack.layers._base import Layer, LayerState, Shared
 from statetrack.layers.parts import (
     at_times,
     expect_qk_eps,
+    expect_sizes,
     heads_dividing,
     linear,
     merge_heads,
@@ -70,6 +71,13 @@ class RWKV7(Layer):
     ) -> None:
         super().__init__(d_model)
         self.eigen_range = None if eigen_range is None else EigenRange.of(eigen_range)
+        expect_sizes(
+            gate_rank=gate_rank,
+            decay_rank=decay_rank,
+            removal_rank=removal_rank,
+            output_rank=output_rank,
+            value_rank=value_rank,
+        )
         self.num_heads, self.gate_rank = num_heads, gate_rank
         self.decay_rank = gate_rank if decay_rank is None else decay_rank
         self.removal_rank = gate_rank if removal_rank is None else removal_rank

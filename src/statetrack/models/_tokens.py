@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 from statetrack import ops
 from statetrack._typing import Bool, Float, Int
 from statetrack.layers import LayerState
+from statetrack.layers._base import expect_mask
 from statetrack.models.backbone import Backbone
 from statetrack.models.config import BackboneConfig
 from statetrack.models.parts import Embedding
 from statetrack.ops._checks import checking_values
 
-__all__ = ["ModelState", "TokenModel", "evaluating"]
+__all__ = ["ModelState", "TokenModel", "evaluating", "expect_integers"]
 
 ModelState = tuple[LayerState, ...]
 
@@ -100,9 +102,11 @@ class TokenModel(nn.Module, ABC):
         self, tokens: Int[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time d_model"]:
         """The vectors of the tokens; where the mask is False, any token may stand."""
+        expect_integers("tokens", tokens)
         if mask is not None:
+            expect_mask(mask, tokens)
             tokens = tokens.masked_fill(~mask, 0)
-        self._check(tokens)
+        self._expect_known(tokens)
         return self.embedding(tokens)
 
     def step(
@@ -117,13 +121,8 @@ class TokenModel(nn.Module, ABC):
         self.embedding = Embedding(vocab_size, backbone.d_model)
         self.backbone = Backbone(backbone)
 
-    def _check(self, tokens: Tensor) -> None:
+    def _expect_known(self, tokens: Tensor) -> None:
         """Refuses what is no token, where looking at values is free or asked for."""
-        if tokens.dim() != 2 or tokens.is_floating_point():
-            raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)} and dtype {tokens.dtype}, but must be "
-                "integers [batch, time]"
-            )
         plain = type(tokens) is Tensor and torch._C._functorch.peek_interpreter_stack() is None
         free = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
         if not (plain and tokens.numel() and (free or checking_values())):
@@ -135,3 +134,13 @@ class TokenModel(nn.Module, ABC):
                 f"token {low if low < 0 else high} is not in the vocabulary: the model knows "
                 f"0 to {size - 1}"
             )
+
+
+def expect_integers(name: str, tokens: Any) -> None:
+    if not isinstance(tokens, Tensor):
+        raise ValueError(f"{name} must be a tensor [batch, time], got {type(tokens).__name__}")
+    if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"{name} have shape {tuple(tokens.shape)} and dtype {tokens.dtype}, but must be "
+            "integers [batch, time], int64 or int32"
+        )

@@ -16,7 +16,7 @@ from statetrack._typing import Bool, Float, Int
 from statetrack.layers.parts import linear
 from statetrack.layers.placement import Device, Dtype, device_in_use, placed
 from statetrack.models import folder as folders
-from statetrack.models._tokens import ModelState, TokenModel
+from statetrack.models._tokens import ModelState, TokenModel, expect_integers
 from statetrack.models.config import CausalLMConfig
 from statetrack.models.constraint import Constraint
 from statetrack.models.generation import Prompts, Sampling, generate, stream
@@ -101,6 +101,7 @@ class CausalLM(TokenModel):
 
         The backward pass computes the scores again; `loss` need not.
         """
+        self._check_targets(targets, tokens)
         x, state = self.features(tokens, state, cu_seqlens=cu_seqlens, mask=mask)
         found = [
             checkpoint(self._losses, part, wanted, use_reentrant=False)
@@ -109,6 +110,16 @@ class CausalLM(TokenModel):
             )
         ]
         return torch.cat(found).view(targets.shape), state
+
+    def _check_targets(self, targets: Tensor, tokens: Tensor) -> None:
+        """A token for each token: none can be left out with -100 or the like."""
+        expect_integers("targets", targets)
+        if targets.shape != tokens.shape:
+            raise ValueError(
+                f"targets have shape {tuple(targets.shape)} and the tokens {tuple(tokens.shape)}: "
+                "give the token that follows each of them, tokens[:, 1:] for tokens[:, :-1]"
+            )
+        self._expect_known(targets)
 
     def _losses(self, x: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(self.scores(x[None])[0].float(), targets, reduction="none")
@@ -127,6 +138,7 @@ class CausalLM(TokenModel):
         Also -log p(target) of every token, without a gradient. Scores are in memory for a few
         tokens at a time and are computed once.
         """
+        self._check_targets(targets, tokens)
         x, state = self.features(tokens, state, cu_seqlens=cu_seqlens)
         table = self.embedding if self.head is None else self.head
         mean, each = linear_cross_entropy(

@@ -7,6 +7,7 @@ looks at what was written once for all of these steps.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated, NamedTuple
 
 import torch
@@ -113,7 +114,11 @@ def stream(
     """
     device = model.embedding.weight.device
     tokens, mask = in_a_batch(prompts, device)
-    if max_new_tokens < 1:
+    if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number at least 0")
+    if isinstance(stop, int):
+        raise ValueError(f"stop={stop} must be a list of tokens: write [{stop}]")
+    if max_new_tokens == 0:
         return
     if constraint is not None:
         constraint.expect_fit(len(model.embedding.weight), max_new_tokens)
@@ -147,12 +152,18 @@ def in_a_batch(
     tensor([[5, 6],
             [0, 7]])
     """
-    rows = [torch.as_tensor(prompt, device=device).long() for prompt in prompts]
-    for index, row in enumerate(rows):
+    rows = []
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt, str):
+            raise ValueError(f"prompt {index} is the text {prompt!r}: encode it to tokens first")
+        row = torch.as_tensor(prompt, device=device)
         if row.dim() != 1:
             raise ValueError(f"prompt {index} has shape {tuple(row.shape)}, but must be one list")
         if len(row) == 0:
             raise ValueError(f"prompt {index} has no token: begin it with one, such as [BOS]")
+        if row.is_floating_point():
+            raise ValueError(f"prompt {index} has dtype {row.dtype}, but tokens are integers")
+        rows.append(row.long())
     if not rows:
         raise ValueError("there is no prompt")
     longest = max(map(len, rows))
