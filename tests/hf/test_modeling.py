@@ -246,6 +246,10 @@ def test_vectors_instead_of_tokens() -> None:
     assert torch.equal(done, generated(model, TOKENS, max_new_tokens=3).sequences[:, 11:])
     with pytest.raises(ValueError, match="one of input_ids and inputs_embeds"):
         model(TOKENS, inputs_embeds=vectors)
+    with pytest.raises(ValueError, match=r"inputs_embeds has shape .* with hidden_size = "):
+        model(inputs_embeds=vectors[..., :-1])
+    with pytest.raises(ValueError, match=r"input_ids have shape .* integers \[batch, time\]"):
+        model(TOKENS[0])
 
 
 def test_bad_input_is_named() -> None:

@@ -14,7 +14,8 @@ from statetrack import ops
 from statetrack.hf.cache import StatetrackCache
 from statetrack.hf.configuration import StatetrackConfig
 from statetrack.models import Backbone, CausalLM
-from statetrack.ops._checks import checking_values
+from statetrack.models._tokens import expect_integers
+from statetrack.ops._checks import check_shape, checking_values
 
 __all__ = ["StatetrackForCausalLM"]
 
@@ -149,6 +150,11 @@ class StatetrackForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("give one of input_ids and inputs_embeds")
         if output_attentions:
             raise ValueError("a statetrack model shows no attention weights: output_attentions")
+        if input_ids is not None:
+            expect_integers("input_ids", input_ids)
+        else:
+            sizes = {"hidden_size": self.config.hidden_size}
+            check_shape("inputs_embeds", inputs_embeds, "batch time hidden_size", sizes)
         given = input_ids if input_ids is not None else inputs_embeds
         assert given is not None
         batch, time = given.shape[:2]

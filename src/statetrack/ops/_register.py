@@ -4,7 +4,9 @@ Both functions work on plain tensors, know nothing of autograd, and become `torc
 ops. That gives, once for all ops and backends: fake tensors and `torch.compile(fullgraph=True)`,
 `torch.func.vmap` by folding the new axis into the leading one, and precision that an autocast
 region around the call cannot change. Where nobody needs an op to hold on to, on plain tensors in
-eager mode, the two functions are called directly, which spares the host the dispatch.
+eager mode, the two functions are called directly, which spares the host the dispatch; and so they
+are inside of `torch.func`, whose `grad` and `jacrev` cannot look into a custom op. Second and
+forward derivatives are those of the reference alone, and refused here.
 
 Every tensor argument and result has a leading batch axis. Parameters that a whole batch shares
 (A of the selective scan, R of the sLSTM) carry a leading group axis G instead, with G dividing the
