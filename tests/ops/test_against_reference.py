@@ -293,8 +293,9 @@ def test_forward_derivatives_are_the_references(case: Case, backend: str) -> Non
     refused = pytest.raises(RuntimeError, match="no forward derivative; backend='reference' has")
     with refused:
         torch.func.jvp(run, (at,), (along,))
-    with refused:
-        torch.func.jacfwd(run)(at)
+    if not at.is_complex():
+        with refused:
+            torch.func.jacfwd(run)(at)
     with forward_ad.dual_level(), refused:
         run(forward_ad.make_dual(at, along))
 

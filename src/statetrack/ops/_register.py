@@ -151,7 +151,7 @@ def differentiable_op(
         once = not torch.is_grad_enabled()  # no derivative of this is wanted
         run: Forward = backward_op
         if _unseen([*given, *grads]):
-            run = backward_transformed if _in_a_transform() else backward if once else backward_op
+            run = backward_transformed if _differentiated() else backward if once else backward_op
         found: list[Tensor | None] = [None] * count
         for i, grad in zip(tensors, run(*inputs, *results, *output_grads), strict=True):
             if inputs[i] is not None and not _integral(inputs[i]):
@@ -198,7 +198,7 @@ def differentiable_op(
     def call(*inputs: Any) -> tuple[Tensor, ...]:
         if not _unseen(inputs):
             return forward_op(*inputs)
-        return transformed(*inputs) if _in_a_transform() else direct(*inputs)
+        return transformed(*inputs) if _differentiated() else direct(*inputs)
 
     return call
 
@@ -257,20 +257,22 @@ def _function(name: str, **parts: Callable[..., Any]) -> Forward:
     return apply
 
 
-def _in_a_transform() -> bool:
-    """Whether this is the inside of `torch.vmap` or of another transform of `torch.func`."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _differentiated() -> bool:
+    """Whether this is the inside of a transform of `torch.func` other than `torch.vmap`."""
+    inside = torch._C._functorch.get_interpreter_stack() or ()
+    return any(one.key() != torch._C._functorch.TransformType.Vmap for one in inside)
 
 
 def _unseen(values: Iterable[Any]) -> bool:
-    """Whether only autograd and `torch.func` see what is done to these values.
+    """Whether only autograd and derivatives of `torch.func` see what is done to these values.
 
-    Not so under a compiler, for tensors without numbers and subclasses, for batches of gradients,
-    and where a mode is told of every op, as by tracers and counters.
+    Not so under a compiler, under `torch.vmap` alone, for tensors without numbers and subclasses,
+    for batches of gradients, and where a mode is told of every op, as by tracers and counters.
     """
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
+        and (torch._C._functorch.peek_interpreter_stack() is None or _differentiated())
         and all(
             type(x) in (Tensor, Parameter)
             and not x.is_meta
