@@ -17,6 +17,7 @@ HELP = """State tracking with linear RNNs.
 `--import MODULE` (or FILE.py) loads code of yours first, which may register layers and tasks.
 `--debug` shows the traceback of a mistake.
 """
+WHOLE = re.compile(r"[-+]?[0-9]+")
 LONGEST = 100
 """Characters of an argument that a message repeats."""
 
@@ -133,7 +134,7 @@ def build() -> Any:
         version=statetrack.__version__,
         help_format="markdown",
         suppress_keyboard_interrupt=False,
-        default_parameter=cyclopts.Parameter(negative=()),
+        default_parameter=cyclopts.Parameter(negative=(), converter=_as_written),
     )
     for command in commands():
         app.command(command)
@@ -144,6 +145,24 @@ def build() -> Any:
         app.command(group)
     app.register_install_completion_command()
     return app
+
+
+def _as_written(hint: Any, tokens: Sequence[Any]) -> Any:
+    """The value of an option as cyclopts reads it, but `1.5` is no 2 and `none` no default."""
+    import cyclopts
+
+    return cyclopts.convert(hint, tokens, converter=_one_word)
+
+
+def _one_word(kind: Any, word: str) -> Any:
+    import cyclopts
+
+    if kind is type(None) or (kind is int and not WHOLE.fullmatch(word)):
+        raise ValueError
+    try:
+        return cyclopts.convert(kind, (word,))
+    except cyclopts.CoercionError:
+        raise ValueError from None  # without words: cyclopts then names the option and the word
 
 
 def _diverged(error: BaseException) -> bool:

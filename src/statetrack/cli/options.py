@@ -1,12 +1,13 @@
 """What options of several commands share."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-__all__ = ["Flag", "by_name", "choose_device"]
+__all__ = ["Flag", "by_name", "choose_device", "expect_nothing_beside", "pairs_of"]
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 """Off unless given."""
@@ -24,6 +25,35 @@ def choose_device(given: str | None, *, here: bool = True) -> str:
     if here and kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda', but PyTorch sees no GPU here; take cpu")
     return given
+
+
+def expect_nothing_beside(config: Path, recipe: Any) -> None:
+    """Refuses options that describe a run, of which `config` already says everything."""
+    given = [
+        f"--{field.name.replace('_', '-')}"
+        for part in vars(recipe).values()
+        for field in dataclasses.fields(part)
+        if getattr(part, field.name) != field.default
+    ]
+    if given:
+        raise ValueError(f"--config {config} says what the run is: leave out {', '.join(given)}")
+
+
+def pairs_of(option: str, given: Sequence[str], form: str = "name=value") -> dict[str, str]:
+    """What stands on either side of each `=`.
+
+    >>> pairs_of("--option", ["num_heads=2", "mode=slow"])
+    {'num_heads': '2', 'mode': 'slow'}
+    """
+    found: dict[str, str] = {}
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{option} {pair!r} must have the form {form}")
+        if name in found:
+            raise ValueError(f"{option} {name} is given twice: {found[name]} and {text}")
+        found[name] = text
+    return found
 
 
 def by_name(paths: Sequence[Path]) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from statetrack.cli import show
-from statetrack.cli.options import Flag, choose_device
+from statetrack.cli.options import Flag, choose_device, expect_nothing_beside, pairs_of
 
 if TYPE_CHECKING:
     from statetrack.lm import PretrainConfig
@@ -273,7 +273,9 @@ def pretrain(
     from statetrack.sweep.progress import Progress, Silent
     from statetrack.training import run
 
-    if config is None and shards is None:
+    if config is not None:
+        expect_nothing_beside(config, recipe)
+    elif shards is None:
         raise ValueError("give a folder of shards, which `statetrack lm tokenize` writes")
     with ranks.join(choose_device(device)) as where:
         chosen = ranks.once(lambda: _chosen(shards, recipe, config))
@@ -327,9 +329,7 @@ def pretrain_config(shards: Path, recipe: Recipe) -> "PretrainConfig":
     from statetrack.lm import recipes as named
 
     model, data, how, judge = recipe.model, recipe.data, recipe.optimiser, recipe.evaluation
-    options = layer_options(model.option or ())
-    if model.eigen_range is not None:
-        options["eigen_range"] = model.eigen_range
+    options = layer_options(model.option or (), model.eigen_range)
     usual = named.pretrain_config(
         shards, model.size, model.model, mixer_options=options, tie_embeddings=model.tied
     )
@@ -393,12 +393,11 @@ def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
     {'code': 0.7, 'prose': 0.3}
     """
     found = {}
-    for pair in pairs:
-        name, equals, share = pair.partition("=")
+    for name, share in pairs_of("--mixture", pairs, "domain=share").items():
         try:
             found[name] = float(share)
         except ValueError:
-            raise ValueError(f"--mixture {pair!r} must have the form domain=share") from None
+            raise ValueError(f"--mixture {name}={share}: the share must be a number") from None
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from statetrack.cli import show
-from statetrack.cli.options import Flag, choose_device
+from statetrack.cli.options import Flag, choose_device, expect_nothing_beside, pairs_of
 
 if TYPE_CHECKING:
     from statetrack.training import RunConfig
@@ -201,6 +201,8 @@ def train(
     from statetrack.training import run
     from statetrack.training.start import started
 
+    if config is not None:
+        expect_nothing_beside(config, recipe)
     chosen = run_config(recipe, start) if config is None else read_config(config)
     weights = None if start is None else Run(start).weights()
     chosen = started(chosen, weights)
@@ -268,9 +270,7 @@ def run_config(recipe: Recipe, start: Path | None = None) -> "RunConfig":
     for name, value in (("width", size.width), ("layers", size.layers)):
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
-    options = layer_options(model.option or ())
-    if model.eigen_range is not None:
-        options["eigen_range"] = model.eigen_range
+    options = layer_options(model.option or (), model.eigen_range)
     described = tagging_run(
         data.task,
         model.model,
@@ -330,20 +330,23 @@ def _dividing(most: int, *intervals: int) -> int:
     return max((n for n in range(1, most + 1) if common % n == 0), default=1)
 
 
-def layer_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+def layer_options(
+    pairs: tuple[str, ...], eigen_range: tuple[float, float] | None = None
+) -> dict[str, Any]:
     """What is not JSON is text.
 
-    >>> layer_options(("num_heads=2", "eigen_range=[0, 1]", "mode=slow"))
-    {'num_heads': 2, 'eigen_range': (0, 1), 'mode': 'slow'}
+    >>> layer_options(("num_heads=2", "mode=slow"), (0.0, 1.0))
+    {'num_heads': 2, 'mode': 'slow', 'eigen_range': (0.0, 1.0)}
     """
     options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--option {pair!r} must have the form name=value")
+    for name, text in pairs_of("--option", pairs).items():
         try:
             value = json.loads(text)
         except json.JSONDecodeError:
             value = text
         options[name] = tuple(value) if isinstance(value, list) else value
+    if eigen_range is not None:
+        if "eigen_range" in options:
+            raise ValueError("the range is given twice: leave out --eigen-range or the --option")
+        options["eigen_range"] = eigen_range
     return options
