@@ -126,6 +126,7 @@ def test_a_config_of_another_run(
         ("lm pretrain {shards} --size 61M", "size='61M' is unknown"),
         ("lm pretrain {shards} --batch 100000 --out {tmp}/runs --device cpu", "fewer than the"),
         ("lm tokenize --out {tmp}/x", "give text files"),
+        ("lm tokenize x --out {tmp}/x --tokenizer bytes --vocab-size 500", "has its own tokens"),
         ("lm tokenize {tmp}/none.txt --out {tmp}/x", "does not exist"),
     ],
 )

@@ -61,6 +61,13 @@ def test_documents(tmp_path: Path) -> None:
     assert list(read_documents(tmp_path)) == ["one", "more", "two\nlines"]
     with pytest.raises(ValueError, match="does not exist"):
         list(read_documents(tmp_path / "c"))
+    odd = "two\r\nlines\u2028and\x85more"
+    (tmp_path / "b.txt").write_bytes(odd.encode())
+    (tmp_path / "a.jsonl").write_bytes(json.dumps({"text": odd}, ensure_ascii=False).encode())
+    assert list(read_documents(tmp_path)) == [odd, odd]
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_text("no text")
+    assert list(read_documents(tmp_path)) == [odd, odd]
     (tmp_path / "a.jsonl").write_text("{}")
     with pytest.raises(ValueError, match='line 1: no JSON object with a "text"'):
         list(read_documents(tmp_path / "a.jsonl"))

@@ -186,7 +186,44 @@ def test_files_that_are_no_text_are_left_out_and_named(tmp_path: Path) -> None:
         say=said.append,
     )
     assert texts_in(found, "train", "text") == ["fine"]
-    assert said == ["1 files are not UTF-8 and were left out, the first is text/b.bin"]
+    assert said == ["1 file is not UTF-8 and left out, the first is text/b.bin"]
+    (tmp_path / "text/a.txt").unlink()
+    with pytest.raises(ValueError, match="no text in any of the files; 1 file is not UTF-8"):
+        tokenize(
+            sources_of([tmp_path / "text"]),
+            tmp_path / "again",
+            tokenizer=corpus.with_end(),
+            workers=0,
+        )
+
+
+def test_which_files_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing below a hidden folder; what is left out besides is said."""
+    for name in ("code/a.txt", "code/.git/HEAD", ".cache/b.txt", "far/c.txt", "readme.md"):
+        (tmp_path / "text" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "text" / name).write_text(name)
+    (tmp_path / "text/code/link").symlink_to(tmp_path / "text/far")
+    found = sources_of([tmp_path / "text"], by_folder=True)
+    assert [(one.domain, one.name) for one in found] == [("code", "a.txt"), ("far", "c.txt")]
+    said = capsys.readouterr().err
+    assert "text/code/link is a link to a folder, which is not followed" in said
+    assert "text/readme.md lies in no sub-folder" in said
+    assert [one.name for one in sources_of([tmp_path / "text"])] == [
+        "code/a.txt",
+        "far/c.txt",
+        "readme.md",
+    ]
+
+
+def test_shards_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+
+    def again() -> None:
+        tokenize(sources_of([tmp_path]), tmp_path / "out", tokenizer=corpus.with_end(), workers=0)
+
+    again()
+    with pytest.raises(ValueError, match="out/manifest.json would be read as text"):
+        again()
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -197,9 +234,19 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no sub-folders"):
         (tmp_path / "empty").mkdir()
         sources_of([tmp_path / "empty"], by_folder=True)
+    with pytest.raises(ValueError, match="a.txt is no folder: leave out --by-folder"):
+        sources_of([tmp_path / "a.txt"], by_folder=True)
+    with pytest.raises(ValueError, match="has a name already: leave out --by-folder"):
+        sources_of([f"code={tmp_path}"], by_folder=True)
+    with pytest.raises(ValueError, match="a.txt is given twice"):
+        sources_of([f"x={tmp_path}", f"x={tmp_path}/empty/../a.txt"])
     one = sources_of([tmp_path / "a.txt"])
     with pytest.raises(ValueError, match="no token '<|endoftext|>'"):
         tokenize(one, tmp_path / "out", tokenizer=Text.of_bytes(), workers=0)
+    with pytest.raises(ValueError, match="workers=-1 must be at least 0"):
+        tokenize(one, tmp_path / "out", workers=-1)
+    with pytest.raises(ValueError, match="vocab_size=256 must be at least 257"):
+        tokenize(one, tmp_path / "out", vocab_size=256, workers=0)
     with pytest.raises(ValueError, match="nothing to hold out matches"):
         tokenize(one, tmp_path / "out", hold_out=["b/*"], workers=0)
     with pytest.raises(ValueError, match="b.jsonl, the line at byte 14: no JSON object"):

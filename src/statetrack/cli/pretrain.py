@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["Recipe", "pretrain", "pretrain_config", "tokenize"]
 
 OUTPUT = Parameter(group=Group("Output", sort_key=6))
+VOCAB_SIZE = 32_000
 
 
 def tokenize(
     *sources: str,
     out: Path,
     tokenizer: str | None = None,
-    vocab_size: int = 32_000,
+    vocab_size: int | None = None,
     end: str = "<|endoftext|>",
     by_folder: Flag = False,
     hold_out: list[str] | None = None,
@@ -44,7 +45,7 @@ def tokenize(
     tokenizer
         A tokenizer.json, or bytes for one token a byte; by default one is trained on the text.
     vocab_size
-        Tokens of the tokenizer that is trained.
+        Tokens of the tokenizer that is trained; by default 32000.
     end
         The token of the tokenizer that ends a document.
     by_folder
@@ -64,11 +65,13 @@ def tokenize(
 
     if not sources:
         raise ValueError("give text files or folders of them")
+    if tokenizer is not None and vocab_size is not None:
+        raise ValueError(f"--tokenizer {tokenizer} has its own tokens: leave out --vocab-size")
     manifest = lm.tokenize(
         lm.sources_of(sources, by_folder=by_folder),
         out,
         tokenizer=None if tokenizer is None else _tokenizer(tokenizer),
-        vocab_size=vocab_size,
+        vocab_size=VOCAB_SIZE if vocab_size is None else vocab_size,
         end=end,
         hold_out=hold_out or (),
         hold_out_share=hold_out_share,

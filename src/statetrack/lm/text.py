@@ -9,11 +9,23 @@ from typing import Any
 from statetrack._extras import needs
 from statetrack.automata import Machine, over_tokens
 from statetrack.models import CausalLM, Constraint
+from statetrack.runs.warn import warn
 
-__all__ = ["END", "TOKENIZER", "Text", "constraint", "load_text", "read_documents"]
+__all__ = [
+    "END",
+    "TOKENIZER",
+    "Text",
+    "constraint",
+    "files_in",
+    "load_text",
+    "read_documents",
+    "row_of",
+]
 
 TOKENIZER = "tokenizer.json"
 END = "<|endoftext|>"
+LEAST = 257
+"""Tokens of a tokenizer over bytes that also ends texts."""
 BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
 ENDS = (END, "</s>", "<|end_of_text|>", "<eos>")
@@ -58,6 +70,10 @@ class Text:
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "Text":
         """A byte-level BPE tokenizer of `texts`. Token 0 is <|endoftext|>."""
+        if vocab_size < LEAST:
+            raise ValueError(
+                f"vocab_size={vocab_size} must be at least {LEAST}: the 256 bytes, and {END}"
+            )
         library = _tokenizers()
         tokenizer = library.Tokenizer(library.models.BPE())
         tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -203,24 +219,43 @@ def read_documents(path: Path) -> Iterator[str]:
     folder holds files, in the order of their names.
     """
     if path.is_dir():
-        for inside in sorted(path.rglob("*")):
-            if inside.is_file() and not inside.name.startswith("."):
-                yield from read_documents(inside)
+        for inside in files_in(path):
+            yield from read_documents(inside)
         return
     if not path.is_file():
         raise ValueError(f"{path} does not exist: give a text file, a .jsonl file or a folder")
-    try:
-        content = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text in UTF-8") from None
     if path.suffix != ".jsonl":
-        yield content
-        return
-    for number, line in enumerate(content.splitlines(), start=1):
         try:
-            yield str(json.loads(line)["text"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f'{path}, line {number}: no JSON object with a "text"') from None
+            yield path.read_bytes().decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"{path} is not text in UTF-8") from None
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield str(row_of(line, f"{path}, line {number}")["text"])
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder and below, by name, but nothing whose name begins with a dot."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.is_file():
+            found.append(path)
+        elif path.is_dir() and path.is_symlink():
+            warn(f"{path} is a link to a folder, which is not followed: give it by itself")
+    return found
+
+
+def row_of(line: bytes, place: str) -> dict[str, Any]:
+    """The JSON object in a line of a .jsonl file, which has a "text"."""
+    try:
+        row = json.loads(line)
+        row["text"].encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f'{place}: no JSON object with a "text"') from None
+    return dict(row)
 
 
 def _tokenizers() -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from statetrack._extras import needs
 from statetrack.lm.sampler import permuted
 from statetrack.lm.shards import DTYPES, END_DTYPE, MANIFEST, Manifest, Shard
-from statetrack.lm.text import END, TOKENIZER, Text
+from statetrack.lm.text import END, TOKENIZER, Text, files_in, row_of
 from statetrack.runs.files import (
     checksum,
     checksum_of,
@@ -30,6 +30,7 @@ from statetrack.runs.files import (
     write_atomically,
     write_json,
 )
+from statetrack.runs.warn import warn
 
 __all__ = ["Source", "sources_of", "tokenize"]
 
@@ -113,17 +114,32 @@ def sources_of(paths: Sequence[str | Path], *, by_folder: bool = False) -> list[
         path = Path(rest if equals and not Path(given).exists() else given)
         if not path.exists():
             raise ValueError(f"{path} does not exist: give a text file, a .jsonl file or a folder")
-        domain = name if path != Path(given) else path.resolve().stem
+        is_named = path != Path(given)
+        domain = name if is_named else path.resolve().stem
         if not by_folder:
             found += _files(domain, path)
             continue
-        folders = sorted(inside for inside in path.iterdir() if inside.is_dir())
+        if is_named or not path.is_dir():
+            what = "has a name already" if is_named else "is no folder"
+            raise ValueError(
+                f"{given} {what}: leave out --by-folder, or give folders by themselves"
+            )
+        inside = [one for one in sorted(path.iterdir()) if not one.name.startswith(".")]
+        folders = [one for one in inside if one.is_dir()]
         if not folders:
             raise ValueError(f"{path} has no sub-folders to be domains: leave out --by-folder")
         for folder in folders:
             found += _files(folder.name, folder)
+        if beside := [one for one in inside if one.is_file()]:
+            warn(f"{beside[0]} lies in no sub-folder of {path}, and so in no domain: left out")
     if not found:
         raise ValueError(f"there is no text in {', '.join(map(str, paths))}")
+    seen: set[tuple[str, str]] = set()
+    for source in found:
+        file = source.domain, os.path.abspath(source.path)
+        if file in seen:
+            raise ValueError(f"{source.path} is given twice for the domain {source.domain!r}")
+        seen.add(file)
     for domain in {source.domain for source in found}:
         if not domain or domain.startswith(".") or "/" in domain:
             raise ValueError(f"{domain!r} is no name for a domain: write name=PATH")
@@ -133,8 +149,7 @@ def sources_of(paths: Sequence[str | Path], *, by_folder: bool = False) -> list[
 def _files(domain: str, path: Path) -> list[Source]:
     if path.is_file():
         return [Source(domain, path.name, path)]
-    inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-    return [Source(domain, str(p.relative_to(path)), p) for p in inside]
+    return [Source(domain, str(inside.relative_to(path)), inside) for inside in files_in(path)]
 
 
 def tokenize(
@@ -171,7 +186,10 @@ def tokenize(
     for pattern in () if in_lines else hold_out:
         if not any(fnmatch.fnmatch(f"{s.domain}/{s.name}", pattern) for s in sources):
             raise ValueError(f"nothing to hold out matches {pattern!r}, as domain/folder/*")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers={workers} must be at least 0 (0: in this process)")
     out = Path(out)
+    _expect_outside(out, sources)
     (out / JOBS).mkdir(parents=True, exist_ok=True)
     with exclusive(out / JOBS / "lock"):
         _expect_no_others(out, {source.domain for source in sources})
@@ -204,15 +222,30 @@ def tokenize(
         manifest = Manifest(
             out, settings.dtype, len(text), last, settings.tokenizer_sha256, _splits(jobs, results)
         )
-        if not manifest.splits:
-            raise ValueError("there is no text in any of the files")
         skipped = sorted(name for result in results.values() for name in result["skipped"])
+        many = f"{len(skipped)} files are" if len(skipped) != 1 else "1 file is"
+        left_out = f"{many} not UTF-8 and left out, the first is {skipped[0]}" if skipped else ""
+        if not manifest.splits:
+            raise ValueError(f"there is no text in any of the files; {left_out}".rstrip("; "))
         about = {"skipped": skipped, "hold_out": list(hold_out), "hold_out_share": hold_out_share}
         write_json(out / MANIFEST, manifest.to_dict() | {"about": about})
         _remove_strangers(manifest)
-    if skipped:
-        say(f"{len(skipped)} files are not UTF-8 and were left out, the first is {skipped[0]}")
+    if left_out:
+        say(left_out)
     return manifest
+
+
+def _expect_outside(out: Path, sources: Sequence[Source]) -> None:
+    """Refuses to read as text what lies where shards go."""
+    folder = os.path.abspath(out)
+    written = [os.path.join(folder, name) for name in (MANIFEST, TOKENIZER, JOBS, *SPLITS)]
+    for source in sources:
+        path = os.path.abspath(source.path)
+        if any(path == one or path.startswith(one + os.sep) for one in written):
+            raise ValueError(
+                f"{source.path} would be read as text, but lies where {out} has its shards: give "
+                "--out a folder outside of the text"
+            )
 
 
 def _expect_no_others(out: Path, domains: Set[str]) -> None:
@@ -274,16 +307,9 @@ def _documents(piece: Piece) -> Iterator[tuple[str, str]]:
         if piece.start and file.read(1) != b"\n":
             file.readline()  # it began before: the piece before this one has it
         while file.tell() < piece.end and (line := file.readline()):
-            try:
-                row = json.loads(line)
-                text = row["text"]
-                project = row.get("project") or checksum(text.encode())
-            except (ValueError, KeyError, TypeError, AttributeError):
-                at = file.tell() - len(line)
-                raise ValueError(
-                    f'{source.path}, the line at byte {at}: no JSON object with a "text"'
-                ) from None
-            yield text, str(project)
+            row = row_of(line, f"{source.path}, the line at byte {file.tell() - len(line)}")
+            text: str = row["text"]
+            yield text, str(row.get("project") or checksum(text.encode()))
 
 
 def _is_held_out(source: Source, project: str, patterns: Sequence[str], share: float) -> bool:

@@ -116,6 +116,6 @@ def exclusive(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUse(
-                f"{path.parent} is in use: another process is working on this run"
+                f"{path.parent} is in use: another process is working in it"
             ) from None
         yield
