@@ -45,3 +45,15 @@ def test_a_picture_is_drawn_with_what_the_terminal_has(monkeypatch: pytest.Monke
 
     assert drawn("utf-8") == ["  |█ |"] * 3
     assert drawn("ascii") == ["  |# |"] * 3
+
+
+def test_a_long_job_is_heard_of_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    line = show.LiveLine()
+    for now in (1.0, 9.0, 11.0, 12.0, 22.0):
+        line(f"at {now:g}")
+    line("done", last=True)
+    assert capsys.readouterr().err == "at 11\nat 22\ndone\n"

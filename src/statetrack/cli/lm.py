@@ -4,11 +4,13 @@ import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from statetrack.cli.options import by_name, choose_device
+from statetrack.cli.options import Flag, by_name, choose_device
+from statetrack.cli.show import LiveLine, number, table
 
 if TYPE_CHECKING:
     from statetrack import lm
@@ -67,6 +69,8 @@ def generate(
     from statetrack import automata, lm
     from statetrack.models import CausalLM, Sampling
 
+    if alphabet is not None and match is None:
+        raise ValueError("--alphabet is that of --match: give both, or neither")
     sampling = Sampling(
         temperature=temperature,
         top_k=top_k,
@@ -174,8 +178,14 @@ def evaluate(
         raise ValueError("give the folder of a language model, or of several")
     if not data and not names:
         raise ValueError("give text with --data, or tasks with --tasks, or both")
-    if plot is not None and not data:
-        raise ValueError("--plot draws loss against position: it needs --data")
+    for option, given, needed, there in (
+        ("--plot", plot, "--data", data),
+        ("--trained", trained, "--plot", plot),
+        ("--limit", limit, "--tasks", names),
+        ("--task-data", task_data, "--tasks", names),
+    ):
+        if given is not None and not there:
+            raise ValueError(f"{option} needs {needed}")
     for path in (out, plot):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
@@ -205,7 +215,7 @@ def evaluate(
                 chunk=chunk,
                 batch=batch,
                 num_bytes=sum(len(text.decode(one[1:].tolist()).encode()) for one in kept),
-                progress=_show,
+                progress=_progress(),
             )
             report.add_text(label, domain, found)
         for name in names:
@@ -218,7 +228,7 @@ def evaluate(
                 length=length,
                 batch=batch,
                 limit=limit,
-                progress=_show,
+                progress=_progress(),
             )
             for result in results:
                 report.add_task(label, result)
@@ -270,8 +280,6 @@ class _Report:
         temporary.replace(self.out)
 
     def show(self) -> None:
-        from statetrack.cli.show import number, table
-
         rows = []
         for domain, models in self.texts.items():
             for model, one in models.items():
@@ -306,12 +314,13 @@ class _Report:
             )
 
 
-def _show(done: int, of: int) -> None:
-    """A line that is written over on a terminal, and nothing elsewhere but the last."""
-    if sys.stderr.isatty():
-        print(f"\r  {done} of {of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
-    elif done == of:
-        print(f"  {done} of {of}", file=sys.stderr, flush=True)
+def _progress() -> Callable[[int, int], None]:
+    line = LiveLine()
+
+    def tell(done: int, of: int) -> None:
+        line(f"  {done} of {of}", last=done == of)
+
+    return tell
 
 
 def convert(
@@ -319,7 +328,7 @@ def convert(
     out: Path,
     *,
     to: Literal["statetrack", "fla"] = "statetrack",
-    open_range: bool = False,
+    open_range: Flag = False,
 ) -> int:
     """A language model of another library as one of ours, exactly, or one of ours for fla.
 

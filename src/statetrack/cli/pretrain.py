@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -77,7 +78,7 @@ def tokenize(
         hold_out_share=hold_out_share,
         workers=workers,
         launcher=launcher,
-        progress=_show,
+        progress=_progress(),
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     for split, domains in manifest.splits.items():
@@ -108,13 +109,13 @@ def _tokenizer(given: str) -> Any:
     return text
 
 
-def _show(done: int, of: int, tokens: int) -> None:
-    """A line that is written over on a terminal; elsewhere one for every tenth."""
-    line = f"  {done / 1e6:.1f} of {of / 1e6:.1f} MB, {tokens:,} tokens"
-    if sys.stderr.isatty():
-        print(f"\r{line}", end="\n" if done == of else "", file=sys.stderr, flush=True)
-    elif done == of:
-        print(line, file=sys.stderr, flush=True)
+def _progress() -> Callable[[int, int, int], None]:
+    line = show.LiveLine()
+
+    def tell(done: int, of: int, tokens: int) -> None:
+        line(f"  {done / 1e6:.1f} of {of / 1e6:.1f} MB, {tokens:,} tokens", last=done == of)
+
+    return tell
 
 
 @Parameter(name="*", group=Group("Model", sort_key=1))

@@ -67,10 +67,12 @@ class LiveLine:
         self.terminal = sys.stderr.isatty()
         self.told = time.monotonic()
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, text: str, *, last: bool = False) -> None:
+        """Says `text`; the `last` one stays where it is."""
         if self.terminal:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self.told > LINE_S:
+            end = "\n" if last else ""
+            print(f"\r\x1b[K{text}", end=end, file=sys.stderr, flush=True)
+        elif last or time.monotonic() - self.told > LINE_S:
             self.told = time.monotonic()
             print(text, file=sys.stderr, flush=True)
 

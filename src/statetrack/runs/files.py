@@ -115,7 +115,5 @@ def exclusive(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUse(
-                f"{path.parent} is in use: another process is working in it"
-            ) from None
+            raise InUse(f"{path.parent} is in use: another process is working in it") from None
         yield
