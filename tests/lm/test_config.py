@@ -56,6 +56,7 @@ def test_defaults_are_frozen(manifest: Manifest) -> None:
         ({"micro_batch": 3}, "batch=4 must be a multiple of micro_batch=3"),
         ({"carry_state": True, "mixture": {"code": 1.0}}, "leave out one"),
         ({"mixture": {"code": 0.0}}, "no share above 0"),
+        ({"mixture": {"code": 1.0, "prose": -1.0}}, "must be a number at least 0"),
         ({"documents": "joint"}, "did you mean 'joined'"),
         ({"residual_precision": "bf16"}, "is for precision='bf16'"),
     ],

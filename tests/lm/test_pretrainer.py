@@ -15,6 +15,8 @@ from statetrack.lm import (
     PretrainConfig,
     PretrainEvaluationConfig,
     PretrainOptimizerConfig,
+    sources_of,
+    tokenize,
 )
 from statetrack.lm.batches import Reader, rows_of
 from statetrack.lm.pretrainer import Pretrainer
@@ -240,6 +242,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data_sha256": "0" * 64}, "another hash"),
     ({"batch": 5000}, "fewer than the batch of 5000"),
     ({"mixture": {"cod": 1.0}}, "mixture has 'cod'"),
+    ({"mixture": {"code": 1.0}}, "mixture says nothing of 'prose': 0 leaves its text out"),
     ({"context_parallel": 2}, "context_parallel=2 must divide the number of processes, which is 1"),
     ({"context_parallel": 3}, "length=32 must be a multiple of context_parallel=3"),
     ({"context_parallel": 2, "documents": "packed"}, "'packed' cannot be cut in time"),
@@ -258,6 +261,24 @@ def test_refused_before_the_first_step(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         executor(corpus.config(manifest, **changes))
+
+
+def test_a_domain_too_short_to_be_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = corpus.write_text(tmp_path / "text")
+    (text / "tiny").mkdir()
+    (text / "tiny/a.txt").write_text("short")
+    sources = sources_of([text], by_folder=True)
+    found = tokenize(sources, tmp_path / "shards", tokenizer=corpus.with_end(), workers=0)
+    executor(corpus.config(found, batch=2))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "the domain 'tiny'" in said and "is never read" in said
+    shares = {"code": 1.0, "prose": 0.0, "tiny": 1.0}
+    with pytest.raises(ValueError, match="'tiny' of .* has no sequence of 32 tokens: give it more"):
+        executor(corpus.config(found, mixture=shares))
+    executor(corpus.config(found, mixture=shares | {"tiny": 0.0}))
+    assert not capsys.readouterr().err
 
 
 def test_bf16_and_compiled_options_reach_the_model(manifest: Manifest) -> None:

@@ -113,6 +113,17 @@ def test_an_archive_keeps_numbers_by_operations_apart() -> None:
     assert [columns.get("operations") for columns in places] == [None, [0, 1]]
 
 
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "records.jsonl")
+    with open("/dev/full", "r+b") as full:
+        lines._file.close()
+        lines._file = full
+        with pytest.raises(OSError, match="records.jsonl"):
+            lines.write(rows(4))
+        with pytest.raises(OSError, match="records.jsonl"):
+            lines.close()
+
+
 def test_numbers_of_one_domain_are_not_overall() -> None:
     row = Record(4, "validation", "loss", 0.5, domain="code")
     assert json.loads(row.to_json())["domain"] == "code" and not row.overall

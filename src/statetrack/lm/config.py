@@ -115,7 +115,7 @@ class PretrainConfig(RunDescription):
     data_sha256: str | None = None
     documents: Literal["joined", "packed"] = "joined"
     carry_state: bool = False
-    mixture: Mapping[str, float] | None = None
+    mixture: Mapping[str, NotNegative] | None = None
     optimizer: PretrainOptimizerConfig = field(default_factory=PretrainOptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=lambda: ScheduleConfig(warmup=0.02, final=0.1))
     evaluation: PretrainEvaluationConfig = field(default_factory=PretrainEvaluationConfig)

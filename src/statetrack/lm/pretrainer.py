@@ -59,6 +59,7 @@ class Pretrainer(Executor):
         self.rank, self.world = ranks.rank(), ranks.world()
         self.manifest = ranks.once(lambda: _checked(config))
         self.reader = Reader(self.manifest, "train", config.length)
+        ranks.once(lambda: _expect_to_be_read(config, self.reader))
         self.sampler = Sampler(
             self.reader.windows,
             batch=config.batch,
@@ -449,13 +450,29 @@ def _checked(config: PretrainConfig) -> Manifest:
             f"stop_at={config.stop_at} is about the validation text, and {config.data} holds out "
             "less than a sequence: `statetrack lm tokenize --hold-out-share 0.05` makes some"
         )
-    unknown = [name for name in config.mixture or () if name not in manifest.domains("train")]
-    if unknown:
-        raise ValueError(
-            f"mixture has {unknown[0]!r}, but the training text has the domains "
-            f"{', '.join(manifest.domains('train'))}"
-        )
+    if config.mixture is not None:
+        domains = manifest.domains("train")
+        if unknown := [name for name in config.mixture if name not in domains]:
+            raise ValueError(
+                f"mixture has {unknown[0]!r}, but the training text has the domains "
+                f"{', '.join(domains)}"
+            )
+        if left := [name for name in domains if name not in config.mixture]:
+            raise ValueError(f"mixture says nothing of {left[0]!r}: 0 leaves its text out")
     return manifest
+
+
+def _expect_to_be_read(config: PretrainConfig, reader: Reader) -> None:
+    """Every domain has a sequence: one that a mixture has a share of must, another is told of."""
+    windows = reader.windows
+    for name in reader.domains:
+        what = f"the domain {name!r} of {config.data} has no sequence of {config.length} tokens"
+        if name in windows:
+            continue
+        if config.mixture is not None and config.mixture[name] > 0:
+            raise ValueError(f"{what}: give it more text or no share, or take a smaller length")
+        if config.mixture is None and windows:  # of no text at all the batch will be told
+            warn(f"{what}, and is never read")
 
 
 def _expect_enough(

@@ -15,6 +15,7 @@ __all__ = [
     "checksum_of",
     "exclusive",
     "json_bytes",
+    "naming",
     "read_json",
     "remove",
     "write_atomically",
@@ -87,15 +88,24 @@ def checksum_of(path: Path, size: int | None = None) -> str:
     return total.hexdigest()
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of the system says which file it is about, as that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def _write(path: Path, content: bytes) -> None:
     try:
-        with path.open("wb") as file:
+        with naming(path), path.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
+    except OSError:
         path.unlink(missing_ok=True)  # half a file is of no use, least of all on a full disk
-        error.filename = error.filename or str(path)
         raise
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from statetrack.runs.files import naming
+
 __all__ = ["JsonLines", "Record", "Sink", "checked", "read_records"]
 
 
@@ -73,6 +75,7 @@ class JsonLines:
 
     def __init__(self, path: Path, *, keep: int = 0) -> None:
         path.touch()
+        self._path = path
         self._file = path.open("r+b")
         self._sum = hashlib.sha256(self._file.read(keep))
         self._file.truncate(keep)
@@ -80,13 +83,15 @@ class JsonLines:
 
     def write(self, records: list[Record]) -> None:
         content = "".join(record.to_json() + "\n" for record in records).encode()
-        self._file.write(content)
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(content)
+            self._file.flush()
         self._sum.update(content)
 
     def sync(self) -> None:
         """Returns when all that was written is on the disk."""
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
     @property
     def size(self) -> int:
@@ -99,7 +104,8 @@ class JsonLines:
         return self._sum.hexdigest()
 
     def close(self) -> None:
-        self._file.close()
+        with naming(self._path):
+            self._file.close()
 
 
 def read_records(path: Path | str) -> list[Record]:
