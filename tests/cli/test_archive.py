@@ -102,7 +102,9 @@ def test_what_cannot_be_archived_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "no finished run is in" in complaint(["archive"], capsys)
+    assert "give run folders" in complaint(["archive"], capsys)
+    nowhere = str(tmp_path / "nowhere")
+    assert f"{nowhere} is no folder" in complaint(["archive", str(tmp_path), nowhere], capsys)
     run = write_run(Path("runs/s5-quick"), parity(), scores(0.5))
     run.audit_at.path.write_text(json.dumps({"tokens": 1}))
     assert "audit.json cannot be read" in complaint(["archive", "runs"], capsys)

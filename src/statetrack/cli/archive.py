@@ -36,6 +36,11 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
     from statetrack.runs.archive import archived_runs, store
     from statetrack.runs.folder import run_folders
 
+    if not runs:
+        raise ValueError("give run folders, or folders that hold some")
+    for path in runs:
+        if not path.is_dir():
+            raise ValueError(f"{path} is no folder; give run folders, or folders that hold some")
     today = date.today() if retest else None
     exact = [file for path in runs for file in exact_files(path)]
     apart = {file.parent.resolve() for file in exact}
@@ -47,7 +52,7 @@ def archive(*runs: Path, out: Path = Path("results"), retest: Flag = False) -> i
     ]
     finished = [run for run in found if run.finished]
     if not finished and not exact:
-        raise ValueError(f"no finished run is in {', '.join(map(str, runs)) or 'no folder'}")
+        raise ValueError(f"no finished run is in {', '.join(map(str, runs))}")
     experiments: "dict[str, list[Run]]" = {}
     for run in finished:
         read_audit(run)  # refuses one that is broken
