@@ -12,6 +12,7 @@ from statetrack.experiments.plan import Plan
 from statetrack.report import write_report
 from statetrack.runs import Record, StoredRun
 from statetrack.training import run
+from tests.lm import corpus
 from tests.report.browser import SECTIONS, SHOTS, screenshot
 from tests.report.folders import (
     parity,
@@ -370,6 +371,19 @@ def test_without_script_the_tables_are_there(browser: Any, address: str) -> None
     assert page.locator("#numbers tbody tr").count() == 3
     assert "The plots need JavaScript" in page.inner_text("#lengths noscript")
     context.close()
+
+
+def test_a_long_name_stays_in_its_column_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    long = replace(pretraining(), model=corpus.model("CappedGatedDeltaNet", num_heads=2))
+    runs = [write_run(tmp_path / "runs", long, reports(2.0))]
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(write_report(runs, tmp_path / "report.html").as_uri())
+    wide, room = page.evaluate(
+        "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])"
+        "(document.querySelector('#pretrained tbody th'))"
+    )
+    assert wide <= room
+    page.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
