@@ -306,7 +306,7 @@ def test_exact_networks_have_a_section_when_there_are_some(root: Path) -> None:
     text = page_of(root)
     assert (
         "| [exact](#from-examples-to-exact-networks) | train on examples, get a network that is "
-        "exact for ever | 1 of 1 |" in text
+        "exact at every length | 1 of 1 |" in text
     )
     section = text.split("## From examples to exact networks\n")[1]
     assert section.startswith("\nOnce learnt, always right.\n")
@@ -321,7 +321,7 @@ def test_exact_networks_have_a_section_when_there_are_some(root: Path) -> None:
         "breaks after": "",
         "right at 64 / 256": "0.50 / -",
         "compiled": "diagonal: 1 layer, 40 weights",
-        "exact for ever": "yes, proved with 4 single steps",
+        "exact at every length": "yes, proved with 4 single steps",
     }
 
 

@@ -68,7 +68,7 @@ __all__ = ["Book", "make_book", "remarks_in"]
 STORIES, REMARKS = "stories.md", "remarks.json"
 STATES = Path("states") / "states.json"
 EXACT, ANCHOR = "exact", "from-examples-to-exact-networks"
-EXACT_SUMMARY = "train on examples, get a network that is exact for ever"
+EXACT_SUMMARY = "train on examples, get a network that is exact at every length"
 SHOWN_HEADS = 8
 SHOWN_STATES = 24
 
@@ -77,16 +77,20 @@ HEADER = """\
 
 # Results
 
-Every number here is a link to the records it was read from: for *best* those of the best seed, for
-*median* of the seed in the middle, for *spread* of the worst one. The learning rate is the one with
-the greatest median over seeds; *spread* is the greatest less the least, and one seed has none.
-*Scaled accuracy* is 0 for a guess and 1 for a solution, over the lengths beyond training; of
-*faultless sequences* every answer is right up to the greatest length. *Exact to* is the longest
-tested length up to which the best run answers at least 99 % of the words rightly. The paper's
-numbers are those of its first text, for the same task, model, range and lengths. What was not run
-stays an empty cell, with the command that makes its runs; `statetrack archive {made_in}
---out {root}` then adds them here. Where the paper's versions differ, `ran` has the steps and
-batches that its published results were made with, and `iclr` is its final text.
+Each table has our numbers beside the paper's. Every number links to the records it comes from.
+
+- **Best, median and spread** (highest minus lowest) are over the seeds of the learning rate with
+  the highest median. They link to the records of the best seed, of the one in the middle and of
+  the worst.
+- **Scaled accuracy** is 0 for a guess and 1 for a solution, over the lengths beyond training.
+- **Faultless sequences** is the share of sequences with every answer right, at the longest length.
+- **Exact to** is the longest tested length up to which the best run has at least 99 % of the
+  sequences right.
+- **Paper** is the number in the first version of the paper, for the same task, model, range and
+  lengths. Where its versions differ, `workshop` is the first, `iclr` the final one, and `ran` has
+  the steps and batches that the published results were made with.
+- **An empty cell** was not run. It shows the command that runs it; `statetrack archive {made_in}
+  --out {root}` then adds the runs here.
 
 | experiment | what it shows | cells filled |
 |---|---|---|

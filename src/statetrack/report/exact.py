@@ -45,7 +45,7 @@ class ExactRow:
                 "-" if one.trained is None else f"{one.trained:.2f}" for one in found.right
             ),
             "compiled": kind,
-            "exact for ever": proved,
+            "exact at every length": proved,
         }
 
 
