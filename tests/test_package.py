@@ -383,6 +383,11 @@ def test_readme_tree_names_real_files() -> None:
             assert (ROOT / line.split()[0]).exists(), line
 
 
+def test_every_benchmark_is_listed() -> None:
+    listed = re.findall(r"^\| \[(\w+\.py)\]", (ROOT / "benchmarks/README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "benchmarks").glob("*.py"))
+
+
 def test_version_is_written_once() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{statetrack.__version__}"' in project
