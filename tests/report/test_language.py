@@ -175,17 +175,17 @@ def test_what_was_compared_in_short(root: Path, with_control: Path) -> None:
     lines = short_table(asked(with_control))
     assert lines[1] == "| compared | code | prose | seeds | verdict |"
     for line in (
-        "| DeltaNet: [-1, 1] less [0, 1] | -0.150 | +0.000 | 2 | open |",
-        "| DeltaNet: [-1, 1] less control: the sign | -0.020 | +0.000 | 2 "
+        "| DeltaNet: [-1, 1] minus [0, 1] | -0.150 | +0.000 | 2 | open |",
+        "| DeltaNet: [-1, 1] minus control: the sign | -0.020 | +0.000 | 2 "
         "| lower on code; open on prose |",
-        "| DeltaNet: clamped to 0 less as it is | +0.030 | +0.000 | 2 "
+        "| DeltaNet: clamped to 0 minus unclamped | +0.030 | +0.000 | 2 "
         "| higher on code; alike on prose |",
     ):
         assert line in lines
-    assert "| DeltaNet: learnt range less [0, 1] | -0.050 | " in "\n".join(lines)
-    assert "| DeltaNet: [-1, 1], β from 0.5, less [0, 1] | -0.070 | " in "\n".join(lines)
+    assert "| DeltaNet: learnt range minus [0, 1] | -0.050 | " in "\n".join(lines)
+    assert "| DeltaNet: [-1, 1], β from 0.5, minus [0, 1] | -0.070 | " in "\n".join(lines)
     alone = short_table([one for one in asked(with_control) if one.seed == 0])
-    assert "| DeltaNet: [-1, 1] less control: the sign | -0.020 | +0.050 | 1 | one seed |" in alone
+    assert "| DeltaNet: [-1, 1] minus control: the sign | -0.020 | +0.050 | 1 | one seed |" in alone
     assert not any("control:" in line for line in short_table(asked(root)))
     assert short_table([]) == []
 
@@ -207,7 +207,7 @@ def test_models_with_a_control_in_tables_and_pictures(with_control: Path) -> Non
     lines = language_tables(asked(with_control), link)
     (control,) = [line for line in lines if line.startswith("| DeltaNet [0, 1], 2σ(x) capped |")]
     assert "[2.1715 (0.1000)](loss/" in control
-    assert any("clamped to 0 less" in line and "+0.0300" in line for line in lines)
+    assert any("clamped to 0 minus" in line and "+0.0300" in line for line in lines)
     assert "not run" not in control
     # a clamp is told of models with a β of their own, too
     own = [line for line in lines if line.startswith("| DeltaNet, β from 0.5: clamped to 0")]
@@ -228,8 +228,8 @@ def test_models_with_a_control_in_tables_and_pictures(with_control: Path) -> Non
         "DeltaNet [0, 1], 2σ(x) capped, 2 seeds",
         "DeltaNet [-1, 1], range learnt, 2 seeds",
         "DeltaNet [-1, 1], β from 0.5, 2 seeds",
-        "[-1, 1] less [0, 1]",
-        "[-1, 1] less the control",
+        "[-1, 1] minus [0, 1]",
+        "[-1, 1] minus the control",
     ]
 
 

@@ -326,7 +326,7 @@ def test_a_cell_is_coloured_by_what_the_paper_has(tmp_path: Path) -> None:
     text = render(report)
     assert '<td class="equal" data-i="0"><a href="#row-0">0.040</a>' in text
     assert '<td class="far-below" data-i="1"><a href="#row-1">0.600</a>' in text
-    assert Page(text).numbers["DeltaNet [-1, 1]"]["ours less paper’s"] == "-0.400"
+    assert Page(text).numbers["DeltaNet [-1, 1]"]["ours minus paper’s"] == "-0.400"
 
 
 def test_applied_tasks_show_accuracy_by_length_and_by_operations(tmp_path: Path) -> None:

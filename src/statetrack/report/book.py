@@ -39,6 +39,7 @@ from statetrack.report.language_pages import (
     short_table,
 )
 from statetrack.report.language_pages import summary_rows as language_rows
+from statetrack.report.markdown import table_line
 from statetrack.report.page import METRICS, address
 from statetrack.report.paper import best_in_paper
 from statetrack.report.questions import (
@@ -327,7 +328,7 @@ def _plan_section(
         "| exact to | remark |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
-    lines += [_table_line(cell, remarks.get(cell.key), site) for cell in table]
+    lines += [_cell_line(cell, remarks.get(cell.key), site) for cell in table]
     lines += _places_tables(table)
     lines += _audit_table(table, site)
     lines += _curves(plan, table, site, pictures)
@@ -335,7 +336,7 @@ def _plan_section(
     return lines
 
 
-def _table_line(cell: Cell, remark: str | None, site: _Site) -> str:
+def _cell_line(cell: Cell, remark: str | None, site: _Site) -> str:
     config, found = cell.config, cell.row
     said = [remark] if remark else []
     numbers = [""] * 5
@@ -364,7 +365,7 @@ def _table_line(cell: Cell, remark: str | None, site: _Site) -> str:
         exact_to,
         " ".join(said),
     )
-    return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"
+    return table_line(columns)
 
 
 # -- applied tasks --------------------------------------------------------------------------------
@@ -389,13 +390,13 @@ def _places_tables(table: Sequence[Cell]) -> list[str]:
         lines += [
             f"\n{task}: accuracy of the best seed by length (answers between half of it and all of "
             "it) and by the operations since the answer was last shown.\n",
-            "| model | " + " | ".join(heads) + " |",
+            table_line(["model", *heads]),
             "|---|" + "--:|" * len(heads),
         ]
         for label, row in found.items():
             if row:
                 numbers = [f"{row[place]:.3f}" if place in row else "" for place in columns]
-                lines.append("| " + " | ".join([label, *numbers]) + " |")
+                lines.append(table_line([label, *numbers]))
     return lines
 
 
@@ -430,7 +431,7 @@ def _audit_table(table: Sequence[Cell], site: _Site) -> list[str]:
                 for length in lengths
             ),
         ]
-        lines.append("| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |")
+        lines.append(table_line(columns))
     return lines
 
 
@@ -565,7 +566,7 @@ def _states_section(story: str, site: _Site, pictures: dict[str, Picture]) -> li
             ", ".join(f"{state:.3g}" for state in states[:4]),
             ", ".join(f"{state:.5g}" for state in states[-2:]),
         ]
-        lines.append("| " + " | ".join(columns) + " |")
+        lines.append(table_line(columns))
         early = enumerate(states[:SHOWN_STATES], 1)
         points = [Point(float(t), f"token {t}", h, h, h) for t, h in early]
         curves.append(Curve(track["label"], tuple(points), 1))
@@ -589,8 +590,8 @@ def _exact_section(story: str, rows: Sequence[ExactRow], site: _Site) -> list[st
     """Runs whose machine was extracted and compiled; every states number is a link to its file."""
     heads = list(rows[0].cells)
     lines = ["\n## From examples to exact networks\n", story or f"{EXACT_SUMMARY}.", ""]
-    lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += [table_line(heads), "|" + "---|" * len(heads)]
     for row in rows:
         cells = row.cells | {"states": site.link(row.cells["states"], row.place)}
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells.values()) + " |")
+        lines.append(table_line(cells.values()))
     return lines

@@ -205,7 +205,7 @@ def cells(plan: Plan, runs: Iterable[StoredRun]) -> list[Cell]:
 def summary_rows(cell: Cell, root: Path) -> list[dict[str, Any]]:
     """The cell as rows of summary.json: `KEYS`, with `None` for what is not there.
 
-    `spread` is the greatest less the least over the seeds; `record` is the path of the best run's
+    `spread` is highest minus lowest over the seeds; `record` is the path of the best run's
     records, from the folder that holds `root`. Where answers within a sequence count one by one
     (`Task.judged_by`), there follow rows for accuracy by `length`, in tokens, of answers between
     half of it and all of it, and by `operations` as the records have them.

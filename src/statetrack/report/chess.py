@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statetrack.report import looks
 from statetrack.report.cells import Cell
 from statetrack.report.figures import AXES_GREY, DPI, Picture, drawing, line_style
+from statetrack.report.markdown import table_line
 from statetrack.report.questions import EXTENDED, USUAL, Pair
 from statetrack.report.tables import trained_tokens
 from statetrack.runs import StoredRun
@@ -78,7 +79,7 @@ def chess_tables(found: Sequence[Pair]) -> list[str]:
             "The share of positions that are right in all 75 labels, in the 71 without the two "
             "counters, and on the 64 squares: medians over seeds. Games are trained on up to ply "
             f"{trained_tokens(pair.extended.config) - 1}.\n",
-            "| plies | " + " | ".join(heads) + " |",
+            table_line(["plies", *heads]),
             "|---|" + "--:|" * len(heads),
         ]
         for begin in extended["accuracy"]:
@@ -87,7 +88,7 @@ def chess_tables(found: Sequence[Pair]) -> list[str]:
                 for metric in METRICS
                 for one in (usual, extended)
             ]
-            lines.append(f"| {begin} to {begin + BIN - 1} | " + " | ".join(numbers) + " |")
+            lines.append(table_line([f"{begin} to {begin + BIN - 1}", *numbers]))
     lines += [
         "\n## Published\n",
         "Positions of random games that are right in all 75 labels, in percent, of the models of "
@@ -98,7 +99,7 @@ def chess_tables(found: Sequence[Pair]) -> list[str]:
         "|---|--:|--:|--:|--:|",
     ]
     for name, shares in PUBLISHED.items():
-        lines.append(f"| {name} | " + " | ".join(f"{share:.2f}" for share in shares) + " |")
+        lines.append(table_line([name, *(f"{share:.2f}" for share in shares)]))
     return lines
 
 

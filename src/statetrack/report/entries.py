@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def difference(self) -> float | None:
-        """Our best less the paper's, where there are both."""
+        """Our best minus the paper's, where there are both."""
         if self.row is None or self.row.best is None or self.paper is None:
             return None
         return self.row.best - self.paper

@@ -148,7 +148,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Difference:
-    """The loss of one model less that of another on the same windows, from the same seeds.
+    """The loss of one model minus that of another on the same windows, from the same seeds.
 
     Attributes:
         cause: what they differ in; the first of [-1, 1] and [0, 1] is [-1, 1].

@@ -64,10 +64,10 @@ def differences_picture(
         axes.tick_params(labelsize=7)
     columns[0].set_yticks(range(len(rows)), [called for called, _ in rows], fontsize=7)
     columns[0].set_ylim(len(rows) - 0.4, -0.6)
-    columns[len(domains) // 2].set_xlabel("loss less loss, nats a token", fontsize=8)
+    columns[len(domains) // 2].set_xlabel("difference of the losses, nats a token", fontsize=8)
     said = "left of 0: lower; dot: mean; line: 95 % of the text; ticks: seeds"
     figure.text(0.99, 1 - 0.04 / height, said, ha="right", va="top", fontsize=8)
-    return Picture(name, "Language models: loss less loss", figure)
+    return Picture(name, "Language models: differences of the losses", figure)
 
 
 def position_picture(
@@ -108,7 +108,7 @@ def position_picture(
     grid[0][0].set_ylabel("loss, nats a token", fontsize=8)
     handles, names = grid[0][0].get_legend_handles_labels()
     if pairs:
-        grid[1][0].set_ylabel("[-1, 1] less another", fontsize=8)
+        grid[1][0].set_ylabel("[-1, 1] minus another", fontsize=8)
         more, called = grid[1][0].get_legend_handles_labels()
         handles, names = [*handles, *more], [*names, *called]
     height, wide = figure.get_figheight(), min(len(domains), 3)
@@ -216,7 +216,7 @@ def _draw_difference(axes: "Axes", told: Sequence[Difference], *, control: bool 
         markerfacecolor="white" if control else "black",
         markersize=3.5 if control else 3,
         linewidth=1,
-        label="[-1, 1] less the control" if control else "[-1, 1] less [0, 1]",
+        label="[-1, 1] minus the control" if control else "[-1, 1] minus [0, 1]",
     )
     for i, one in enumerate(told):
         axes.plot([x[i]] * len(one.seeds), one.seeds, "_", color=AXES_GREY, markersize=7)

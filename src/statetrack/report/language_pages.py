@@ -23,6 +23,7 @@ from statetrack.report.language import (
     said_of,
     variant_of,
 )
+from statetrack.report.markdown import table_line
 from statetrack.report.questions import Link
 from statetrack.runs.stored import Place
 
@@ -69,12 +70,12 @@ SAID = {
 }
 """A verdict in the answer, with the models and the domains it is about."""
 COMPARED: dict[Cause, str] = {
-    "range": "[-1, 1] less [0, 1]",
-    "started": "[-1, 1], β from 0.5, less [0, 1]",
-    "learnt": "learnt range less [0, 1]",
-    "speed": "control less [0, 1]: the start",
-    "sign": "[-1, 1] less control: the sign",
-    "clamp": "clamped to 0 less as it is",
+    "range": "[-1, 1] minus [0, 1]",
+    "started": "[-1, 1], β from 0.5, minus [0, 1]",
+    "learnt": "learnt range minus [0, 1]",
+    "speed": "control minus [0, 1]: the start",
+    "sign": "[-1, 1] minus control: the sign",
+    "clamp": "clamped to 0 minus unclamped",
 }
 WHAT = (
     "β = 2σ(x) of [-1, 1] begins at 1, where σ(x) of [0, 1] begins at 0.5, and moves twice as "
@@ -147,14 +148,14 @@ def short_table(asked: Sequence[Asked]) -> list[str]:
     domains = list(dict.fromkeys(one.domain for _, told in rows for one in told))
     trained = rows[0][1][0].end
     lines = [
-        f"Loss less loss in nats a token, within the {trained} tokens of training:\n",
-        "| compared | " + " | ".join(domains) + " | seeds | verdict |",
+        f"Difference of the losses in nats a token, within the {trained} tokens of training:\n",
+        table_line(["compared", *domains, "seeds", "verdict"]),
         "|---|" + "--:|" * len(domains) + "--:|---|",
     ]
     for called, told in rows:
         means = {one.domain: f"{one.mean:+z.3f}" for one in told}
         columns = [called, *(means.get(name, "") for name in domains)]
-        lines.append("| " + " | ".join([*columns, str(len(told[0].seeds)), _verdicts(told)]) + " |")
+        lines.append(table_line([*columns, str(len(told[0].seeds)), _verdicts(told)]))
     return [*lines, "", WHAT, ""]
 
 
@@ -199,8 +200,8 @@ def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
     heads += [f"{d}, {farthest // 2 + 1} to {farthest}" for d in domains]
     lines = [
         "Loss in nats a token on text of projects that no model was trained on: the median over "
-        "seeds, in brackets the greatest less the least.\n",
-        "| model | parameters | tokens | seeds | " + " | ".join(heads) + " | remark |",
+        "seeds, in brackets the highest minus the lowest.\n",
+        table_line(["model", "parameters", "tokens", "seeds", *heads, "remark"]),
         "|---|--:|--:|--:|" + "--:|" * len(heads) + "---|",
     ]
     for family in found:
@@ -215,11 +216,11 @@ def language_tables(asked: Sequence[Asked], link: Link) -> list[str]:
             *(_loss(family, d, farthest, link) for d in domains),
             f"rate {config.optimizer.lr:g}",
         ]
-        lines.append("| " + " | ".join(columns) + " |")
+        lines.append(table_line(columns))
     for command, layer, between, variant in _not_run(found):
         name = said_of(layer, between, variant)
         columns = [name, *[""] * (len(heads) + 3), f"not run: `{command}`"]
-        lines.append("| " + " | ".join(columns) + " |")
+        lines.append(table_line(columns))
     told = [
         (f"{one.layer}: {said}", one)
         for cause, said in COMPARED.items()
@@ -314,7 +315,7 @@ def probe_tables(asked: Sequence[Asked], link: Link) -> list[str]:
                 else ""
             )
             + "\n",
-            "| model | asked | all | " + " | ".join(map(str, ends)) + " |",
+            table_line(["model", "asked", "all", *map(str, ends)]),
             "|---|---|--:|" + "--:|" * len(ends),
         ]
         for family, phase, scores in told:
@@ -330,7 +331,7 @@ def probe_tables(asked: Sequence[Asked], link: Link) -> list[str]:
                     share for _, _, one in scores for e, share, _ in one["by_length"] if e == end
                 ]
                 columns.append(f"{statistics.median(here):.3f}" if here else "")
-            lines.append("| " + " | ".join(columns) + " |")
+            lines.append(table_line(columns))
     return lines
 
 
@@ -419,7 +420,7 @@ def _heads_in_short(found: Sequence[tuple[Family, Asked]]) -> list[str]:
             f"{most} ({_percent(first['below_0'])})",
             f"{least} ({_percent(last['below_0'])})",
         ]
-        lines.append("| " + " | ".join(columns) + " |")
+        lines.append(table_line(columns))
     return lines
 
 
@@ -458,9 +459,13 @@ def heads_tables(
             f"\nThe {min(SHOWN_HEADS, len(order))} heads that are below 0 most often, with "
             "the tokens on which they are lowest (mean, of tokens read at least "
             f"{heads['settings']['least']} times).\n",
-            "| layer | head | below -0.5 | below 0 | "
-            + " | ".join(f"below 0 on {name}" for name in domains)
-            + " | lowest on |",
+            table_line(
+                [
+                    *("layer", "head", "below -0.5", "below 0"),
+                    *(f"below 0 on {name}" for name in domains),
+                    "lowest on",
+                ]
+            ),
             "|--:|--:|--:|--:|" + "--:|" * len(domains) + "---|",
         ]
         for head in order[:SHOWN_HEADS]:
@@ -476,13 +481,13 @@ def heads_tables(
                 *(_percent(head["by_domain"][name]["below_0"]) for name in domains),
                 tokens,
             ]
-            lines.append("| " + " | ".join(columns) + " |")
+            lines.append(table_line(columns))
     return lines
 
 
 def _code(token: str) -> str:
     """A token as code that stays in a cell of a table."""
-    shown = repr(token)[1:-1].replace("|", "\\|").replace(" ", "␣")
+    shown = repr(token)[1:-1].replace(" ", "␣")
     if "`" in shown:
         return f"<code>{escape(shown).replace('`', '&#96;')}</code>"
     return f"`{shown}`" if shown else "`\\0`"

@@ -300,7 +300,7 @@
     }
     const value = (key) => row.children[columnOf[key]].textContent.trim();
     const lines = [title, `best ${value("best")}, median ${value("median")}, seeds ${value("seeds")}`];
-    if (value("paper")) lines.push(`paper ${value("paper")}, ours less paper’s ${value("difference")}`);
+    if (value("paper")) lines.push(`paper ${value("paper")}, ours minus paper’s ${value("difference")}`);
     lines.push(`${value("metric")} on lengths ${value("lengths")}`);
     const remark = row.querySelector(".full");
     if (remark) lines.push(remark.textContent);

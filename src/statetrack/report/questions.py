@@ -17,6 +17,7 @@ from statetrack.report import looks
 from statetrack.report.cells import Cell
 from statetrack.report.entries import MADE_IN
 from statetrack.report.figures import AXES_GREY, DPI, Picture, drawing
+from statetrack.report.markdown import table_line
 from statetrack.report.page import METRICS
 from statetrack.report.tables import in_training
 from statetrack.runs.labels import label, model_label
@@ -336,7 +337,7 @@ def pairs_table(found: Sequence[Pair], link: Link) -> list[str]:
             f"{config.steps:,} × {config.batch}",
             _said(pair) if pair.complete else f"not run: `{_command(pair)}`",
         ]
-        lines.append(_line(columns))
+        lines.append(table_line(columns))
     return [*lines, "", LEARNT] if lines else []
 
 
@@ -362,12 +363,8 @@ def missing_table(found: Sequence[Pair]) -> list[str]:
     lines.append("|---|---|--:|---|---|")
     for pair in left:
         layers = str(pair.extended.config.model.backbone.num_layers)
-        lines.append(_line([pair.task, pair.model, layers, pair.scale, f"`{_command(pair)}`"]))
+        lines.append(table_line([pair.task, pair.model, layers, pair.scale, f"`{_command(pair)}`"]))
     return lines
-
-
-def _line(columns: Sequence[str]) -> str:
-    return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"
 
 
 def _median(cell: Cell, link: Link) -> str:

@@ -111,7 +111,7 @@ class Row:
         lengths: the lengths it is judged on.
         learnt: the median over seeds of `in_training`.
         best, median: over the seeds of that rate, on `lengths`.
-        spread: the greatest less the least; one seed has none.
+        spread: highest minus lowest; one seed has none.
         seeds, missing: runs with a value at that rate, and runs of any rate without one.
         paper: the paper's best.
         exact: see `exact_length`, of the best run.
