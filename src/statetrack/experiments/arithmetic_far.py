@@ -6,9 +6,10 @@ operand, and reads words of up to sixteen times the lengths a window of 40 token
 state is handed on, so that it has to stay right, while no gradient reaches further than 40 tokens
 back. Beside that, the same questions on whole words of the paper's lengths.
 
-With brackets depth is the limit, and reading in windows from new weights is slow. So there a model
-first learns whole words of the paper's lengths, then goes on in windows of 80 tokens on words as
-long as those it is judged by, with one Householder factor a token and with two.
+With brackets, reading in windows from new weights is slow. So there a model first learns whole
+words of the paper's lengths, with one Householder factor a token or with two. Then it goes on in
+windows of 80 tokens, on words as long as those it is judged by; or on whole words of half that
+length.
 
 Judged as in the paper: one answer a word, on 40 to 256 tokens.
 """
@@ -40,14 +41,17 @@ FACTORS = (
     ("DeltaNet", {"eigen_range": SIGNED}),
 )
 """With brackets: layer, options."""
+THEN = ((EVALUATE.max, 2 * WINDOW, 20_000), (EVALUATE.max // 2, None, 12_000))
+"""With brackets, how it goes on: longest word, window, steps at the quick scale."""
 
 
 def arithmetic_far(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
     """Three layers, five seeds; all versions agree.
 
     At the quick scale they are 64 wide. Without brackets they take 16,000 steps of 64, 25 minutes
-    of one CPU core; with them 3000 steps of 64, then 20,000 of 32, twice as long. At the paper's
-    they are 128 wide, and every part takes 20,000 steps of 256.
+    of one CPU core; with them 3000 steps of 64, then 20,000 of 32 in windows or 12,000 of 32 whole
+    words, twice as long. At the paper's they are 128 wide, and every part takes 20,000 steps, of
+    256 and then of 128.
     """
     flat = [
         _run("mod_arithmetic", scale, seed, "DeltaNet", {"eigen_range": between}, lengths, window)
@@ -61,7 +65,12 @@ def arithmetic_far(scale: Scale, version: Version = "iclr") -> list[RunConfig]:
     ]
     if scale == "smoke":
         flat, first = ([shrink(run) for run in runs[:: len(SEEDS)]] for runs in (flat, first))
-    return [*flat, *first, *(_in_windows(run, scale) for run in first)]
+    second = [
+        _going_on(run, scale, (TRAIN.min, longest), window, steps)
+        for longest, window, steps in THEN
+        for run in first
+    ]
+    return [*flat, *first, *second]
 
 
 def _run(
@@ -95,14 +104,16 @@ def _run(
     )
 
 
-def _in_windows(first: RunConfig, scale: Scale) -> RunConfig:
+def _going_on(
+    first: RunConfig, scale: Scale, lengths: tuple[int, int], window: int | None, steps: int
+) -> RunConfig:
     """The run that goes on where `first` has ended, with words that it has not seen."""
     return dataclasses.replace(
         first,
         start=first.fingerprint,
-        lengths=(TRAIN.min, EVALUATE.max),
-        window=2 * WINDOW,
-        steps=first.steps if scale == "smoke" else 20_000,
+        lengths=lengths,
+        window=window,
+        steps={"smoke": first.steps, "quick": steps, "paper": first.steps}[scale],
         batch=first.batch if scale == "smoke" else first.batch // 2,
         data_seed=first.seed + 100,
     )
