@@ -85,6 +85,7 @@ ELSEWHERE = {
     "report/figures.py": "report/test_page.py",
     "report/language_figures.py": "report/test_language.py",
     "report/language_pages.py": "report/test_language.py",
+    "report/markdown.py": "report/test_book.py",
     "report/paper.py": "report/test_tables.py",
     "runs/stored.py": "runs/test_folder.py",
     "tasks/applied/_puzzle.py": "tasks/applied/test_cube.py",

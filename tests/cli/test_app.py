@@ -112,7 +112,7 @@ def test_only_long_arguments_are_cut(tmp_path: Path) -> None:
 def test_what_nobody_foresaw_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(train_command, "layer_options", lambda pairs: 1 / 0)
+    monkeypatch.setattr(train_command, "layer_options", lambda pairs, between: 1 / 0)
     assert "ZeroDivisionError: division by zero (not foreseen" in complaint(["train"], capsys)
     with pytest.raises(ZeroDivisionError):
         main(["train", "--debug"])
@@ -121,7 +121,7 @@ def test_what_nobody_foresaw_is_one_line_too(
 def test_stopping_is_no_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(pairs: tuple[str, ...]) -> None:
+    def stop(pairs: tuple[str, ...], between: tuple[float, float] | None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train_command, "layer_options", stop)

@@ -90,7 +90,10 @@ def test_exact_networks_go_to_their_own_folder_and_onto_the_page(
     assert main(["archive", "runs"]) == 0
     assert main(["report", "results"]) == 0
     page = Path("report.html").read_text()
-    assert '<a role="tab" id="tab-exact"' in page and "1 of 1 are exact for ever" in page
+    assert (
+        '<a role="tab" id="tab-exact"' in page
+        and "1 of 1 networks are exact at every length" in page
+    )
     assert f'href="results/exact/{parity().fingerprint}.json">parity</a>' in page
     assert main(["report", "runs"]) == 0
     assert "tab-exact" not in Path("report.html").read_text()

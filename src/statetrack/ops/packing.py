@@ -58,7 +58,7 @@ def in_a_row(offsets: Tensor | None) -> int | torch.SymInt:
 
 def sequences_in(x: Tensor, packing: Packing | None) -> int | torch.SymInt:
     """How many sequences x [batch, time, ...] holds."""
-    return len(x) * in_a_row(None if packing is None else packing.offsets)
+    return x.shape[0] * in_a_row(None if packing is None else packing.offsets)
 
 
 def check_start(
